@@ -1,0 +1,2 @@
+//! Micro benches.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Side-by-side bench.
+fn main() {}

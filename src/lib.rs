@@ -1,0 +1,18 @@
+//! Trunkline: a reverse proxy and gateway for JSON-RPC 2.0 and the Model Context Protocol.
+//!
+//! The rooms, in reading order (ARCHITECTURE.md has the picture):
+//!
+//! * [`jsonrpc`]: messages as byte ranges over what was received; no tree, no clock, no I/O.
+//! * [`wire`]: bytes to messages and back: SSE events, newline-delimited JSON.
+//! * [`mcp`]: vocabulary of the Model Context Protocol: revisions, methods, capabilities.
+//! * [`fault`]: the one table from reason to code, HTTP status and outcome.
+//! * [`config`]: file to checked configuration.
+//! * [`telemetry`]: every metric, log line and label.
+//! * [`router`], [`catalog`], [`exchange`]: pure cores: paths, names, the life of a request.
+//! * [`policy`], [`session`], [`upstream`]: what a request passes, belongs to and is sent to.
+//! * [`pipeline`]: the written order of steps of every request.
+//! * [`downstream`], [`admin`], [`example`]: listeners, the operator's side, the example upstreams.
+//! * [`app`]: wires the rooms, the command line.
+
+pub mod jsonrpc;
+pub mod wire;

@@ -1,0 +1,2 @@
+//! The `trunkline` binary.
+fn main() {}
