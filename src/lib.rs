@@ -14,5 +14,10 @@
 //! * [`downstream`], [`admin`], [`example`]: listeners, the operator's side, the example upstreams.
 //! * [`app`]: wires the rooms, the command line.
 
+pub mod config;
+pub mod fault;
 pub mod jsonrpc;
+pub mod mcp;
+pub mod telemetry;
+pub mod upstream;
 pub mod wire;

@@ -1,0 +1,5 @@
+//! Every metric, log line and label.
+
+mod metrics;
+
+pub use metrics::{MethodLabel, Metrics, RouteMetrics, ToolMetrics, UpstreamMetrics};

@@ -1,0 +1,69 @@
+//! One call, and what may come before its answer.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::jsonrpc::{Chunks, Edit, ErrorObject, Message};
+
+/// Who makes a call (a session, or one sessionless exchange). An upstream's question on a channel without
+/// association is put only to the one caller that has calls in flight there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallerId(pub u64);
+
+/// A request on its way to one upstream.
+#[derive(Debug)]
+pub struct OutCall {
+    /// The client's request as received, or one of ours ([`Message::request`]).
+    pub message: Message,
+    /// Replacements besides id and progress token, which the link mints: the tool's own name.
+    pub edits: SmallVec<[Edit; 2]>,
+    /// Who makes it.
+    pub caller: CallerId,
+    /// Longest silence: from sending to the answer, begun anew by each progress notification, and not running
+    /// while the client answers a question.
+    pub timeout: Duration,
+    /// Longest duration altogether.
+    pub max_timeout: Duration,
+    /// Where everything that precedes the answer goes. When full, the upstream waits (back-pressure); when closed,
+    /// events are dropped and questions refused.
+    pub events: mpsc::Sender<CallEvent>,
+}
+
+/// What an upstream sends before its answer, tied to this call.
+#[derive(Debug)]
+pub enum CallEvent {
+    /// `notifications/progress` with the client's own token put back.
+    Progress(Chunks),
+    /// Another notification that came on the call's own stream or is otherwise certain to belong to it
+    /// (`notifications/message`, unknown ones).
+    Notification(Message),
+    /// The upstream asks: sampling, elicitation, roots. (`ping` is answered by the link itself.)
+    Ask(Ask),
+}
+
+/// A question of an upstream. Dropping it refuses it.
+#[derive(Debug)]
+pub struct Ask {
+    /// The upstream's request; its id is the upstream's and must not reach the client.
+    pub message: Message,
+    /// Where the reply goes.
+    pub(super) reply: oneshot::Sender<AskReply>,
+}
+
+/// A reply to an [`Ask`].
+#[derive(Debug)]
+pub enum AskReply {
+    /// The client's response message; its id is replaced by the upstream's.
+    Answer(Message),
+    /// The gateway's refusal.
+    Refuse(ErrorObject),
+}
+
+impl Ask {
+    /// Replies. Nothing happens when the upstream is gone.
+    pub fn reply(self, reply: AskReply) {
+        let _ = self.reply.send(reply);
+    }
+}

@@ -1,0 +1,149 @@
+//! Why a call failed.
+
+use std::io;
+use std::time::Duration;
+
+use crate::config::UpstreamName;
+use crate::fault::{Fault, Reason};
+
+/// Whether another attempt is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Nothing reached the upstream, or it said that it did not run it.
+    Always,
+    /// The upstream may have run it.
+    IfIdempotent,
+    /// Trying again gives the same.
+    Never,
+}
+
+/// Why a call failed. `Display` says this level only; the cause is in `source()`.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// No connection, child not up, or start failed.
+    #[error("cannot connect to upstream {upstream}: {what}")]
+    Connect {
+        /// Which upstream.
+        upstream: UpstreamName,
+        /// What was tried, for the log: `connection refused`, `child is restarting`.
+        what: String,
+        /// The cause, where there is one.
+        source: Option<io::Error>,
+    },
+    /// The upstream went away before it answered.
+    #[error("upstream {upstream} closed before it answered: {what}")]
+    Closed {
+        /// Which upstream.
+        upstream: UpstreamName,
+        /// Whether the request may have arrived.
+        written: bool,
+        /// What happened, for the log: `exit status 137`.
+        what: String,
+    },
+    /// The deadline passed; the upstream was told to cancel.
+    #[error("upstream {upstream} did not answer within {after:?}")]
+    Timeout {
+        /// Which upstream.
+        upstream: UpstreamName,
+        /// The limit that passed.
+        after: Duration,
+    },
+    /// The answer is no valid response to the request.
+    #[error("upstream {upstream} sent an invalid answer: {what}")]
+    Protocol {
+        /// Which upstream.
+        upstream: UpstreamName,
+        /// What is wrong, for log and client; holds no text of the upstream beyond a bounded snippet.
+        what: String,
+        /// A non-standard `error` string of the upstream (`data.upstreamError`), bounded.
+        upstream_error: Option<String>,
+    },
+    /// HTTP refused the request without a JSON-RPC body (429, 503, 5xx, 401 …).
+    #[error("upstream {upstream} answered with HTTP status {status}")]
+    Status {
+        /// Which upstream.
+        upstream: UpstreamName,
+        /// The HTTP status.
+        status: u16,
+        /// `Retry-After`, parsed and capped.
+        retry_after: Option<Duration>,
+    },
+    /// An outgoing queue is full.
+    #[error("upstream {upstream} is overloaded")]
+    Busy {
+        /// Which upstream.
+        upstream: UpstreamName,
+    },
+}
+
+impl CallError {
+    /// Whether another attempt is safe.
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::Connect { .. } | Self::Closed { written: false, .. } | Self::Busy { .. } => {
+                Retry::Always
+            }
+            Self::Status { status: 429 | 503, .. } => Retry::Always,
+            Self::Status { .. } | Self::Protocol { .. } => Retry::Never,
+            Self::Closed { written: true, .. } | Self::Timeout { .. } => Retry::IfIdempotent,
+        }
+    }
+
+    /// What the client is told.
+    pub fn to_fault(&self) -> Fault {
+        match self {
+            Self::Connect { upstream, .. } => Fault::new(
+                Reason::UpstreamUnavailable,
+                format!("upstream {upstream} is unavailable"),
+            )
+            .at(upstream.as_str()),
+            Self::Closed { upstream, written: false, .. } => Fault::new(
+                Reason::UpstreamUnavailable,
+                format!("upstream {upstream} is unavailable"),
+            )
+            .at(upstream.as_str()),
+            Self::Closed { upstream, .. } => Fault::new(
+                Reason::UpstreamClosed,
+                format!("upstream {upstream} closed before it answered; the call may have run"),
+            )
+            .at(upstream.as_str()),
+            Self::Timeout { upstream, after } => Fault::new(
+                Reason::UpstreamTimeout,
+                format!(
+                    "upstream {upstream} did not answer within {after:?}; the call was cancelled"
+                ),
+            )
+            .at(upstream.as_str()),
+            Self::Protocol { upstream, what, upstream_error } => {
+                let fault = Fault::new(
+                    Reason::UpstreamProtocol,
+                    format!("upstream {upstream} sent an invalid answer: {what}"),
+                )
+                .at(upstream.as_str());
+                match upstream_error {
+                    Some(text) => fault
+                        .with("upstreamError", serde_json::Value::from(text.as_str()).to_string()),
+                    None => fault,
+                }
+            }
+            Self::Status { upstream, status, retry_after } => {
+                let reason = match status {
+                    429 | 503 => Reason::Overloaded,
+                    _ => Reason::UpstreamUnavailable,
+                };
+                let mut fault = Fault::new(
+                    reason,
+                    format!("upstream {upstream} answered with HTTP status {status}"),
+                )
+                .at(upstream.as_str())
+                .with("upstreamStatus", status.to_string());
+                fault.retry_after = *retry_after;
+                fault
+            }
+            Self::Busy { upstream } => {
+                Fault::new(Reason::Overloaded, format!("upstream {upstream} is overloaded"))
+                    .at(upstream.as_str())
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Streamable HTTP and plain JSON-RPC over HTTP: connections, sessions, answers.

@@ -1,0 +1,18 @@
+//! The servers behind the gateway: transports, pools, correlation, supervision of children.
+//!
+//! An [`Upstream`] is one logical server of the configuration. Its MCP *links* (initialized sessions or
+//! children) are pooled by [`LinkKey`]; plain JSON-RPC calls need no link. This room mints every id and
+//! progress token that goes upstream and maps them back; it knows no client session and no route.
+
+mod call;
+mod error;
+mod http;
+mod link;
+mod pending;
+mod pool;
+mod stdio;
+
+pub use call::{Ask, AskReply, CallEvent, CallerId, OutCall};
+pub use error::{CallError, Retry};
+pub use link::{Hello, LinkKey, LinkScope, Notice, NoticeKind};
+pub use pool::{State, Upstream, UpstreamDeps};

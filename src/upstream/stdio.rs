@@ -1,0 +1,1 @@
+//! Children on standard input and output.
