@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use super::classify::{Sender, classify};
+use super::scan::{Scanner, Stop};
 use super::{Limits, Message, Rejected};
 
 /// One element of a batch: a message, or why it is none ([`Rejected::Invalid`] only).
@@ -18,8 +20,80 @@ pub enum Body {
 
 /// Scans a whole body. Leading and trailing white space and one BOM are skipped.
 ///
-/// A syntax error anywhere, also inside one element of a batch, voids the whole text.
+/// A syntax error anywhere, also inside one element of a batch, voids the whole text. The depth of
+/// a batch counts from each element: the array around them is no level. A batch over the limit is
+/// refused where the first element over it begins; what stands behind is not looked at.
+///
+/// # Errors
+/// Every kind of [`Rejected`]. JSON that is neither object nor array is [`Rejected::Invalid`].
 pub fn parse_body(text: Bytes, limits: &Limits) -> Result<Body, Rejected> {
-    let _ = (text, limits);
-    todo!()
+    parse(text, limits, Sender::Downstream)
+}
+
+/// Scans an upstream's answer, one or a batch, each judged as [`Message::parse_answer`] does;
+/// otherwise as [`parse_body`].
+pub fn parse_answers(text: Bytes, limits: &Limits) -> Result<Body, Rejected> {
+    parse(text, limits, Sender::Upstream)
+}
+
+/// Scans a text that must be one message.
+pub(super) fn parse_single(
+    text: Bytes,
+    max_depth: u16,
+    sender: Sender,
+) -> Result<Message, Rejected> {
+    let mut scanner = Scanner::new(&text, max_depth)?;
+    single(&text, &mut scanner, sender)
+}
+
+fn parse(text: Bytes, limits: &Limits, sender: Sender) -> Result<Body, Rejected> {
+    let mut scanner = Scanner::new(&text, limits.max_depth)?;
+    if scanner.take(b'[') {
+        return batch(&text, &mut scanner, limits, sender).map(Body::Batch);
+    }
+    single(&text, &mut scanner, sender).map(Body::One)
+}
+
+fn single(text: &Bytes, scanner: &mut Scanner<'_>, sender: Sender) -> Result<Message, Rejected> {
+    let message = element(text, scanner, sender)?;
+    scanner.end().map_err(|stop| scanner.rejected(stop))?;
+    message
+}
+
+fn batch(
+    text: &Bytes,
+    scanner: &mut Scanner<'_>,
+    limits: &Limits,
+    sender: Sender,
+) -> Result<Vec<Element>, Rejected> {
+    let mut elements = Vec::new();
+    scanner.white_space();
+    let mut open = !scanner.take(b']');
+    while open {
+        if elements.len() == limits.max_batch {
+            return Err(Rejected::BatchTooLarge { limit: limits.max_batch });
+        }
+        elements.push(element(text, scanner, sender)?);
+        scanner.white_space();
+        open = scanner.take(b',');
+        if !open && !scanner.take(b']') {
+            return Err(scanner.rejected(Stop::Syntax));
+        }
+        scanner.white_space();
+    }
+    scanner.end().map_err(|stop| scanner.rejected(stop))?;
+    if elements.is_empty() { Err(Rejected::EmptyBatch) } else { Ok(elements) }
+}
+
+/// The value that begins here: the outer error is one of the text, the inner one of the message.
+fn element(text: &Bytes, scanner: &mut Scanner<'_>, sender: Sender) -> Result<Element, Rejected> {
+    let start = scanner.position();
+    if scanner.peek() != b'{' {
+        scanner.value(0).map_err(|stop| scanner.rejected(stop))?;
+        return Ok(Err(Rejected::Invalid { id: None, reason: "not an object" }));
+    }
+    let envelope = scanner.envelope().map_err(|stop| scanner.rejected(stop))?;
+    let whole = start == 0 && scanner.position() == text.len();
+    let text = if whole { text.clone() } else { text.slice(start..scanner.position()) };
+    Ok(classify(text, envelope, sender))
 }

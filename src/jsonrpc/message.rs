@@ -4,47 +4,11 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{Chunks, Edit, Rejected, Span};
-
-/// An id as the sender spelt it: JSON text that is echoed byte for byte and never parsed to a number.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Id(Bytes);
-
-impl Id {
-    /// From JSON text that is known to be a legal id.
-    pub fn from_text(text: Bytes) -> Self {
-        Self(text)
-    }
-    /// An id of ours.
-    pub fn from_number(number: u64) -> Self {
-        Self(Bytes::copy_from_slice(itoa::Buffer::new().format(number).as_bytes()))
-    }
-    /// The JSON text.
-    pub fn text(&self) -> &Bytes {
-        &self.0
-    }
-    /// The number, when the text is a plain non-negative integer that fits: for ids that we minted.
-    pub fn as_number(&self) -> Option<u64> {
-        std::str::from_utf8(&self.0).ok()?.parse().ok()
-    }
-    /// Which kind of id it is.
-    pub fn kind(&self) -> IdKind {
-        todo!()
-    }
-}
-
-/// The JSON type of an id, as far as rules differ by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdKind {
-    /// A string.
-    String,
-    /// A number without fraction or exponent.
-    Integer,
-    /// Any other number: legal in JSON-RPC, not in MCP.
-    Fraction,
-    /// `null`: legal in JSON-RPC (it is a request), not in MCP.
-    Null,
-}
+use super::body::parse_single;
+use super::classify::Sender;
+use super::envelope::{Envelope, Field, Members};
+use super::error::push_string;
+use super::{Chunks, Edit, Id, Member, Rejected, Span};
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,168 +47,254 @@ pub enum Answer {
     Neither,
 }
 
-/// Members below the envelope whose place the scanner remembers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Member {
-    /// `params.name`
-    Name,
-    /// `params.uri`
-    Uri,
-    /// `params.cursor`
-    Cursor,
-    /// `params.arguments`
-    Arguments,
-    /// `params._meta`
-    Meta,
-    /// `params.progressToken` (of `notifications/progress`)
-    ProgressToken,
-    /// `params.requestId` (of `notifications/cancelled`)
-    RequestId,
-    /// `params.level`
-    Level,
-    /// `params.taskId`
-    TaskId,
-    /// `params.requestState`
-    RequestState,
-    /// `params.inputResponses`
-    InputResponses,
-    /// `params.protocolVersion` (of `initialize`)
-    ProtocolVersion,
-    /// `params.capabilities` (of `initialize`)
-    Capabilities,
-    /// `params.clientInfo` (of `initialize`)
-    ClientInfo,
-    /// `params.ref`
-    Ref,
-    /// `params.ref.name`
-    RefName,
-    /// `params.ref.uri`
-    RefUri,
-    /// `params._meta.progressToken`
-    MetaProgressToken,
-    /// `params._meta["io.modelcontextprotocol/protocolVersion"]`
-    MetaProtocolVersion,
-    /// `params._meta["io.modelcontextprotocol/clientCapabilities"]`
-    MetaClientCapabilities,
-    /// `params._meta["io.modelcontextprotocol/clientInfo"]`
-    MetaClientInfo,
-    /// `params._meta["io.modelcontextprotocol/logLevel"]`
-    MetaLogLevel,
-    /// `params._meta.traceparent`
-    MetaTraceparent,
-    /// `result.isError`
-    IsError,
-    /// `result.nextCursor`
-    NextCursor,
-    /// `result.resultType`
-    ResultType,
-    /// `error.code`
-    ErrorCode,
-}
-
-impl Member {
-    /// How many there are.
-    pub const COUNT: usize = Self::ErrorCode as usize + 1;
-}
-
 /// One message: its text and where its parts stand.
+///
+/// Cloning shares the text. Every part is a slice of it; so a part that is kept for long keeps the
+/// whole text.
 #[derive(Clone, Debug)]
 pub struct Message {
     text: Bytes,
-    // H1: fields as needed.
+    id: Span,
+    method: Span,
+    params: Span,
+    result: Span,
+    error: Span,
+    members: Members,
+    decoded_method: Option<Box<str>>,
+    kind: Kind,
+    params_kind: ParamsKind,
+    version_ok: bool,
+    ambiguous: Option<Member>,
+}
+
+/// What `classify` found out about a message.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    pub(super) kind: Kind,
+    /// The method, when it differs from its text.
+    pub(super) decoded_method: Option<Box<str>>,
+    pub(super) params_kind: ParamsKind,
+    pub(super) version_ok: bool,
+    /// `false` when the id is to be taken as absent.
+    pub(super) id_legal: bool,
 }
 
 impl Message {
-    /// Scans one message. `max_depth` as in [`super::Limits`].
+    pub(super) fn from_parts(text: Bytes, envelope: Envelope, verdict: Verdict) -> Self {
+        let id = envelope.field(Field::Id);
+        Self {
+            text,
+            id: if verdict.id_legal { id } else { Span::default() },
+            method: envelope.field(Field::Method),
+            params: envelope.field(Field::Params),
+            result: envelope.field(Field::Result),
+            error: envelope.field(Field::Error),
+            members: envelope.members,
+            decoded_method: verdict.decoded_method,
+            kind: verdict.kind,
+            params_kind: verdict.params_kind,
+            version_ok: verdict.version_ok,
+            ambiguous: envelope.ambiguous,
+        }
+    }
+
+    /// Scans one message. `max_depth` as in [`super::Limits`]. Judged as JSON-RPC 2.0 has it: ids
+    /// may be `null` or fractions, `params` may be an array; MCP refuses those elsewhere.
+    ///
+    /// An object with `result` or `error` and no `method` is a response, however odd: what is wrong
+    /// with it is told by [`Self::answer`], [`Self::version_ok`] and [`Self::error_is_object`].
+    ///
+    /// A batch is no message ([`Rejected::Invalid`]); see [`super::parse_body`].
     pub fn parse(text: Bytes, max_depth: u16) -> Result<Self, Rejected> {
-        let _ = (text, max_depth);
-        todo!()
+        parse_single(text, max_depth, Sender::Downstream)
     }
+
+    /// Scans one text from an upstream. Requests and notifications are judged as in
+    /// [`Self::parse`]; every other object is a response, also one without `result` and `error`
+    /// ([`Answer::Neither`]) or with an id that is not legal (then it has none). Only members that
+    /// stand there twice, or differ only in case, still refuse the text.
+    pub fn parse_answer(text: Bytes, max_depth: u16) -> Result<Self, Rejected> {
+        parse_single(text, max_depth, Sender::Upstream)
+    }
+
     /// A request of ours: id `0` (replaced when it is sent), `params` as JSON text of an object.
+    /// Params that are no JSON are left out.
     pub fn request(method: &str, params: Option<&[u8]>) -> Self {
-        let _ = (method, params);
-        todo!()
+        Self::build(b"\"id\":0,", method, params)
     }
-    /// A notification of ours.
+
+    /// A notification of ours. Params that are no JSON are left out.
     pub fn notification(method: &str, params: Option<&[u8]>) -> Self {
-        let _ = (method, params);
-        todo!()
+        Self::build(b"", method, params)
     }
+
+    fn build(id: &[u8], method: &str, params: Option<&[u8]>) -> Self {
+        let mut text = Vec::with_capacity(64 + method.len() + params.map_or(0, <[u8]>::len));
+        text.extend_from_slice(b"{\"jsonrpc\":\"2.0\",");
+        text.extend_from_slice(id);
+        text.extend_from_slice(b"\"method\":");
+        push_string(&mut text, method);
+        let bare = text.len();
+        if let Some(params) = params {
+            text.extend_from_slice(b",\"params\":");
+            text.extend_from_slice(params);
+        }
+        text.push(b'}');
+        let text = Bytes::from(text);
+        match Self::parse(text.clone(), u16::MAX) {
+            Ok(message) => message,
+            Err(rejected) => {
+                debug_assert!(false, "a message of ours is {rejected}");
+                Self::bare(&text[..bare])
+            }
+        }
+    }
+
+    /// A message without params, for want of usable ones. `head` is all but the closing brace.
+    #[cold]
+    fn bare(head: &[u8]) -> Self {
+        let text = Bytes::from([head, b"}"].concat());
+        let fallback = br#"{"jsonrpc":"2.0","method":"notifications/message"}"#;
+        Self::parse(text, u16::MAX)
+            .or_else(|_| Self::parse(Bytes::from_static(fallback), u16::MAX))
+            .expect("the constant is a message")
+    }
+
     /// The text, without surrounding white space.
     pub fn text(&self) -> &Bytes {
         &self.text
     }
+
     /// What it is.
     pub fn kind(&self) -> Kind {
-        todo!()
+        self.kind
     }
+
+    /// Whether `jsonrpc` is `"2.0"`. Always so for requests and notifications.
+    pub fn version_ok(&self) -> bool {
+        self.version_ok
+    }
+
     /// The id, when the message has one (`null` included).
     pub fn id(&self) -> Option<Id> {
-        todo!()
+        self.slice(self.id).map(Id::from_text)
     }
+
     /// Where the id stands.
     pub fn id_span(&self) -> Option<Span> {
-        todo!()
+        self.id.present()
     }
+
     /// The decoded method; empty for responses.
     pub fn method(&self) -> &str {
-        todo!()
+        if self.kind == Kind::Response {
+            return "";
+        }
+        if let Some(method) = &self.decoded_method {
+            return method;
+        }
+        // The scanner checked UTF-8, and that both quotes are there.
+        let quoted = std::str::from_utf8(self.bytes(self.method)).unwrap_or_default();
+        quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default()
     }
+
     /// The JSON type of `params`.
     pub fn params_kind(&self) -> ParamsKind {
-        todo!()
+        self.params_kind
     }
+
     /// `params` as JSON text.
     pub fn params(&self) -> Option<Bytes> {
-        todo!()
+        self.slice(self.params)
     }
+
     /// Where `params` stands.
     pub fn params_span(&self) -> Option<Span> {
-        todo!()
+        self.params.present()
     }
+
     /// What a response carries.
     pub fn answer(&self) -> Answer {
-        todo!()
+        let is_null = |span| self.bytes(span).first() == Some(&b'n');
+        let result = self.result.present().is_some();
+        match self.error.present() {
+            Some(error) if !is_null(error) => {
+                if result && !is_null(self.result) {
+                    Answer::Both
+                } else {
+                    Answer::Error
+                }
+            }
+            Some(_) | None if result => Answer::Result,
+            Some(_) | None => Answer::Neither,
+        }
     }
+
     /// `result` as JSON text.
     pub fn result(&self) -> Option<Bytes> {
-        todo!()
+        self.slice(self.result)
     }
+
     /// `error` as JSON text.
     pub fn error(&self) -> Option<Bytes> {
-        todo!()
+        self.slice(self.error)
     }
+
+    /// Whether `error` is an object, as it must be; some servers send a string.
+    pub fn error_is_object(&self) -> bool {
+        self.bytes(self.error).first() == Some(&b'{')
+    }
+
     /// A remembered member as JSON text.
     pub fn member(&self, member: Member) -> Option<Bytes> {
-        let _ = member;
-        todo!()
+        self.member_span(member).and_then(|span| self.slice(span))
     }
+
     /// Where a remembered member's value stands.
     pub fn member_span(&self, member: Member) -> Option<Span> {
-        let _ = member;
-        todo!()
+        self.members.iter().find(|noted| noted.member == member).map(|noted| noted.span)
     }
+
     /// A remembered member decoded, when it is a string without lone surrogates.
     pub fn member_str(&self, member: Member) -> Option<Cow<'_, str>> {
-        let _ = member;
-        todo!()
+        let quoted = self.bytes(self.member_span(member)?);
+        if quoted.first() != Some(&b'"') {
+            return None;
+        }
+        if quoted.contains(&b'\\') {
+            return serde_json::from_slice(quoted).ok().map(Cow::Owned);
+        }
+        let inner = quoted.get(1..quoted.len() - 1)?;
+        std::str::from_utf8(inner).ok().map(Cow::Borrowed)
     }
-    /// A routed member of `params` (name, uri, _meta, arguments, cursor, taskId, requestState,
-    /// inputResponses) that stands there twice, or `name`/`uri` beside an alias that differs only in case: two
-    /// readers may choose differently. MCP refuses such messages, plain JSON-RPC does not look.
+
+    /// A remembered member of `params`, `params._meta` or `params.ref` (those above all by which a
+    /// message is routed: name, uri, _meta, arguments, cursor, taskId, requestState,
+    /// inputResponses) that stands there twice, or `name`/`uri` beside an alias that differs only
+    /// in case: two readers may choose differently. MCP refuses such messages, plain JSON-RPC does
+    /// not look. Where a member stands twice, the last one is the remembered one.
     pub fn ambiguous_member(&self) -> Option<&'static str> {
-        todo!()
+        self.ambiguous.map(Member::key)
     }
+
     /// The text with `edits` made.
     pub fn edited(&self, edits: &[Edit]) -> Chunks {
         Chunks::splice(&self.text, edits)
     }
+
     /// The text with another id.
     pub fn with_id(&self, id: &Id) -> Chunks {
         match self.id_span() {
             Some(span) => self.edited(&[(span, id.text().clone())]),
             None => Chunks::from(self.text.clone()),
         }
+    }
+
+    fn bytes(&self, span: Span) -> &[u8] {
+        self.text.get(span.range()).unwrap_or_default()
+    }
+
+    fn slice(&self, span: Span) -> Option<Bytes> {
+        span.present().map(|span| self.text.slice(span.range()))
     }
 }

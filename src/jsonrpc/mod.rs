@@ -5,16 +5,22 @@
 //! is the received text with a few ranges replaced.
 
 mod body;
+mod classify;
+mod envelope;
 mod error;
+mod id;
+mod member;
 mod message;
 mod scan;
 mod splice;
 #[cfg(test)]
 mod tests;
 
-pub use body::{Body, Element, parse_body};
+pub use body::{Body, Element, parse_answers, parse_body};
 pub use error::{ErrorObject, NullId, Rejected, error_response, result_response};
-pub use message::{Answer, Id, IdKind, Kind, Member, Message, ParamsKind};
+pub use id::{Id, IdKind};
+pub use member::Member;
+pub use message::{Answer, Kind, Message, ParamsKind};
 pub use splice::{Chunks, Edit, Span};
 
 /// Limits on the shape of a text; its size is limited by the transport that read it.
