@@ -13,7 +13,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use types::{OneOrMany, RouteName, Secret, UpstreamName};
+pub use types::{OneOrMany, Revision, RouteName, Secret, UpstreamName};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]

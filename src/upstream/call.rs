@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::jsonrpc::{Chunks, Edit, ErrorObject, Message};
+use crate::jsonrpc::{Chunks, Edit, ErrorObject, Id, Member, Message, NullId, error_response};
 
 /// Who makes a call (a session, or one sessionless exchange). An upstream's question on a channel without
 /// association is put only to the one caller that has calls in flight there.
@@ -29,6 +30,33 @@ pub struct OutCall {
     /// Where everything that precedes the answer goes. When full, the upstream waits (back-pressure); when closed,
     /// events are dropped and questions refused.
     pub events: mpsc::Sender<CallEvent>,
+}
+
+impl OutCall {
+    /// The text to send: `id` as the id and, where the client gave a progress token, as the token; and the
+    /// edits. An id is unique on its link, so a token is as well.
+    pub(super) fn text(&self, id: u64) -> Chunks {
+        let number = Id::from_number(id);
+        let mut edits: SmallVec<[Edit; 4]> = SmallVec::new();
+        edits.extend(self.message.id_span().map(|span| (span, number.text().clone())));
+        let token = self.message.member_span(Member::MetaProgressToken);
+        edits.extend(token.map(|span| (span, number.text().clone())));
+        edits.extend(self.edits.iter().cloned());
+        self.message.edited(&edits)
+    }
+
+    /// The client's own progress token as JSON text.
+    pub(super) fn token(&self) -> Option<Bytes> {
+        self.message.member(Member::MetaProgressToken)
+    }
+}
+
+/// Puts the client's token into a `notifications/progress`.
+pub(super) fn restore_token(progress: &Message, token: Bytes) -> Chunks {
+    match progress.member_span(Member::ProgressToken) {
+        Some(span) => progress.edited(&[(span, token)]),
+        None => Chunks::from(progress.text().clone()),
+    }
 }
 
 /// What an upstream sends before its answer, tied to this call.
@@ -61,9 +89,35 @@ pub enum AskReply {
     Refuse(ErrorObject),
 }
 
+impl AskReply {
+    /// The response to send to the upstream, with the id that it gave.
+    pub(super) fn response(self, id: &Id) -> Chunks {
+        match self {
+            Self::Answer(message) => message.with_id(id),
+            Self::Refuse(error) => error_response(Some(id), &error, NullId::Null).into(),
+        }
+    }
+}
+
 impl Ask {
+    /// A question and where its reply arrives; the receiver fails when the question was dropped
+    /// ([`refused`] says so to the upstream).
+    pub(super) fn new(message: Message) -> (Self, oneshot::Receiver<AskReply>) {
+        let (reply, receiver) = oneshot::channel();
+        (Self { message, reply }, receiver)
+    }
+
     /// Replies. Nothing happens when the upstream is gone.
     pub fn reply(self, reply: AskReply) {
         let _ = self.reply.send(reply);
     }
+}
+
+/// The refusal of a question that nobody took up.
+pub(super) fn refused() -> AskReply {
+    AskReply::Refuse(ErrorObject {
+        code: -32602,
+        message: "not associated with a client request".into(),
+        data: None,
+    })
 }

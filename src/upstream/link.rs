@@ -1,13 +1,24 @@
 //! What an MCP link is to the rest of the gateway, whatever its transport.
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::config::UpstreamName;
-use crate::jsonrpc::Message;
-use crate::mcp::{ClientCaps, ListKind, ProtocolVersion, ServerCaps};
+use super::CallError;
+use crate::config::{Revision, UpstreamConfig, UpstreamName};
+use crate::jsonrpc::{Answer, Member, Message};
+use crate::mcp::{ClientCaps, Era, ListKind, ProtocolVersion, ServerCaps};
+use crate::telemetry::UpstreamMetrics;
+
+/// Deepest nesting of a message from an upstream.
+pub(super) const MAX_DEPTH: u16 = 512;
 
 /// Which link of the pool (MCP digest §19.6): who shares it, and what was declared on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -89,5 +100,120 @@ impl Inlet {
     pub(crate) fn try_send(&self, kind: NoticeKind) -> bool {
         let notice = Notice { upstream: self.upstream.clone(), link: self.link.clone(), kind };
         self.notices.try_send(notice).is_ok()
+    }
+}
+
+/// What a link is opened with. Whether a link is used, and since when not, is counted by the pool.
+#[derive(Clone, Debug)]
+pub(super) struct LinkContext {
+    /// Whose link.
+    pub(super) name: UpstreamName,
+    /// The configuration of the upstream.
+    pub(super) config: Arc<UpstreamConfig>,
+    /// The metrics of the upstream.
+    pub(super) metrics: Arc<UpstreamMetrics>,
+    /// Where notices go; `inlet.link` is the key of the link.
+    pub(super) inlet: Inlet,
+    /// What is declared at `initialize`.
+    pub(super) caps: ClientCaps,
+    /// Owns every task that is spawned.
+    pub(super) tasks: TaskTracker,
+    /// Ends the link, whatever it does.
+    pub(super) stop: CancellationToken,
+    /// How many worker threads there are.
+    pub(super) workers: usize,
+}
+
+impl LinkContext {
+    /// Our `initialize`: the pinned or our newest legacy revision, the capabilities, our name.
+    pub(super) fn initialize(&self) -> Message {
+        let version = match self.config.revision {
+            Revision::Pinned(version) if version.era() == Era::Legacy => version,
+            Revision::Pinned(_) | Revision::Auto => ProtocolVersion::NEWEST_LEGACY,
+        };
+        let params = serde_json::json!({
+            "protocolVersion": version.as_str(),
+            "capabilities": self.caps.to_json(),
+            "clientInfo": { "name": "trunkline", "version": env!("CARGO_PKG_VERSION") },
+        });
+        Message::request("initialize", Some(params.to_string().as_bytes()))
+    }
+
+    /// Reads the answer to [`LinkContext::initialize`]. Any legacy revision is accepted (MCP digest §4.2).
+    pub(super) fn read_hello(&self, answer: &Message) -> Result<Hello, CallError> {
+        if answer.answer() != Answer::Result {
+            let code = answer.member(Member::ErrorCode);
+            let code = code.as_deref().map_or("without code".into(), String::from_utf8_lossy);
+            return Err(self.protocol(format!("initialize was refused with error {code}")));
+        }
+        let result = answer.result().unwrap_or_default();
+        Hello::parse(&result).map_err(|what| self.protocol(what))
+    }
+
+    /// [`CallError::Connect`] of this upstream.
+    pub(super) fn connect(&self, what: impl Into<String>, source: Option<io::Error>) -> CallError {
+        CallError::Connect { upstream: self.name.clone(), what: what.into(), source }
+    }
+
+    /// [`CallError::Closed`] of this upstream.
+    pub(super) fn closed(&self, written: bool, what: impl Into<String>) -> CallError {
+        CallError::Closed { upstream: self.name.clone(), written, what: what.into() }
+    }
+
+    /// [`CallError::Timeout`] of this upstream.
+    pub(super) fn timeout(&self, after: Duration) -> CallError {
+        CallError::Timeout { upstream: self.name.clone(), after }
+    }
+
+    /// [`CallError::Protocol`] of this upstream.
+    pub(super) fn protocol(&self, what: impl Into<String>) -> CallError {
+        CallError::Protocol { upstream: self.name.clone(), what: what.into(), upstream_error: None }
+    }
+}
+
+/// `InitializeResult` as far as the gateway reads it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct InitializeResult<'a> {
+    protocol_version: String,
+    #[serde(default)]
+    capabilities: serde_json::Value,
+    #[serde(borrow)]
+    server_info: Option<&'a RawValue>,
+    instructions: Option<String>,
+}
+
+impl Hello {
+    /// Reads an `InitializeResult`; says what is wrong with it.
+    fn parse(result: &[u8]) -> Result<Self, String> {
+        if result.first() != Some(&b'{') {
+            return Err("the result of initialize is no object".to_owned());
+        }
+        let result: InitializeResult<'_> = serde_json::from_slice(result)
+            .map_err(|error| format!("the result of initialize cannot be read: {error}"))?;
+        let version = ProtocolVersion::parse(&result.protocol_version)
+            .filter(|version| version.era() == Era::Legacy)
+            .ok_or("it negotiates a revision that the gateway does not know")?;
+        let info = result.server_info.map_or("{}", RawValue::get);
+        Ok(Self {
+            version,
+            caps: ServerCaps::parse(&result.capabilities),
+            instructions: result.instructions,
+            info: Bytes::copy_from_slice(info.as_bytes()),
+        })
+    }
+}
+
+impl NoticeKind {
+    /// The notice that a notification without a call is; `None` for any other message.
+    pub(super) fn of(message: &Message) -> Option<Self> {
+        Some(match message.method() {
+            "notifications/tools/list_changed" => Self::ListChanged(ListKind::Tools),
+            "notifications/prompts/list_changed" => Self::ListChanged(ListKind::Prompts),
+            "notifications/resources/list_changed" => Self::ListChanged(ListKind::Resources),
+            "notifications/resources/updated" => Self::ResourceUpdated(message.clone()),
+            "notifications/message" => Self::Log(message.clone()),
+            _ => return None,
+        })
     }
 }
