@@ -53,7 +53,7 @@ struct Open {
 impl Open {
     #[inline]
     fn push(&mut self, object: bool) {
-        if self.depth % 64 == 0 && self.depth > 0 {
+        if self.depth.is_multiple_of(64) && self.depth > 0 {
             self.full.push(self.bits);
         }
         self.bits = self.bits << 1 | u64::from(object);
@@ -64,7 +64,7 @@ impl Open {
     fn pop(&mut self) {
         self.depth -= 1;
         self.bits >>= 1;
-        if self.depth % 64 == 0 && self.depth > 0 {
+        if self.depth.is_multiple_of(64) && self.depth > 0 {
             self.bits = self.full.pop().unwrap_or_default();
         }
     }
