@@ -1,10 +1,19 @@
-//! Every metric of the gateway: its name, unit, labels and buckets stand here and nowhere else.
+//! The metrics of the gateway as the other rooms use them: handles that are resolved once.
+//!
+//! A handle is asked for when a route, an upstream or a catalog is compiled. What a request does with it is an index
+//! into a table and atomic additions.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus::{Histogram, IntCounter, IntGauge};
+use parking_lot::Mutex;
+use prometheus::{Histogram, IntCounter, IntGauge, TextEncoder};
 
+use super::families::Families;
+use super::series::{ByMethod, Pair};
+pub use super::tools::ToolMetrics;
+use super::tools::{self, Tools};
 use crate::config::{RouteName, UpstreamName};
 use crate::fault::Outcome;
 use crate::mcp::{Era, ListKind};
@@ -15,38 +24,64 @@ pub struct MethodLabel(u16);
 
 /// All of them.
 #[derive(Debug)]
-pub struct Metrics {}
+pub struct Metrics {
+    families: Arc<Families>,
+    upstreams: Mutex<HashMap<UpstreamName, Arc<UpstreamMetrics>>>,
+    routes: Mutex<HashMap<RouteName, Arc<RouteMetrics>>>,
+    tools: Arc<Tools>,
+}
 
 impl Metrics {
     /// Registers every family. `patterns`: the method patterns of plain routes, labels beside the known MCP methods
     /// and `other`.
     pub fn new(patterns: &[String]) -> Arc<Self> {
-        let _ = patterns;
-        Arc::new(Self {})
+        Arc::new(Self {
+            families: Arc::new(Families::new(patterns)),
+            upstreams: Mutex::default(),
+            routes: Mutex::default(),
+            tools: Arc::default(),
+        })
     }
+
     /// The label of a known MCP method or a configured pattern; else `other`.
     pub fn label(&self, method: &str) -> MethodLabel {
-        let _ = method;
-        MethodLabel(0)
+        MethodLabel(self.families.methods.index(method))
     }
-    /// Text for Prometheus.
+
+    /// Text for Prometheus. Its size is bounded by the configuration and the cap on tools.
     pub fn render(&self) -> String {
-        String::new()
+        let mut text = String::new();
+        if let Err(error) =
+            TextEncoder::new().encode_utf8(&self.families.registry.gather(), &mut text)
+        {
+            // Only a family without a series can do this, and `gather` leaves those out.
+            tracing::error!(%error, "metrics cannot be printed");
+        }
+        text
     }
-    /// Handles of one upstream.
+
+    /// Handles of one upstream; the same ones each time. Its series are on the next scrape.
     pub fn upstream(&self, name: &UpstreamName) -> Arc<UpstreamMetrics> {
-        let _ = name;
-        todo!()
+        let mut upstreams = self.upstreams.lock();
+        let handles = upstreams.entry(name.clone()).or_insert_with(|| {
+            tools::open_other(&self.families, name);
+            Arc::new(UpstreamMetrics::new(Arc::clone(&self.families), name))
+        });
+        Arc::clone(handles)
     }
-    /// Handles of one route.
+
+    /// Handles of one route; the same ones each time. Its series are on the next scrape.
     pub fn route(&self, name: &RouteName) -> Arc<RouteMetrics> {
-        let _ = name;
-        todo!()
+        let mut routes = self.routes.lock();
+        let handles = routes
+            .entry(name.clone())
+            .or_insert_with(|| Arc::new(RouteMetrics::new(Arc::clone(&self.families), name)));
+        Arc::clone(handles)
     }
+
     /// Handles of one tool by its upstream and own name; distinct names are capped, then `other`.
     pub fn tool(&self, upstream: &UpstreamName, tool: &str) -> Arc<ToolMetrics> {
-        let _ = (upstream, tool);
-        todo!()
+        self.tools.handle(&self.families, upstream, tool)
     }
 }
 
@@ -71,12 +106,47 @@ pub struct UpstreamMetrics {
     pub stray: IntCounter,
     /// Lists that could not be refreshed; the last good one is served.
     pub list_failures: IntCounter,
+    /// Bytes of messages sent to upstreams (one counter for all of them).
+    pub bytes_out: IntCounter,
+    /// Bytes of messages received from upstreams (one counter for all of them).
+    pub bytes_in: IntCounter,
+    calls: ByMethod,
+    name: UpstreamName,
+    families: Arc<Families>,
 }
 
 impl UpstreamMetrics {
+    fn new(families: Arc<Families>, name: &UpstreamName) -> Self {
+        let label = name.as_str();
+        let connections = |state| families.upstream_connections.with_label_values(&[label, state]);
+        Self {
+            up: families.upstream_up.with_label_values(&[label]),
+            restarts: families.upstream_restarts.with_label_values(&[label]),
+            children: families.children.with_label_values(&[label]),
+            connections_active: connections("active"),
+            connections_idle: connections("idle"),
+            queue_wait: families.queue_wait_seconds.with_label_values(&[label]),
+            noise: families.upstream_noise.with_label_values(&[label]),
+            stray: families.upstream_stray.with_label_values(&[label]),
+            list_failures: families.upstream_list_failures.with_label_values(&[label]),
+            bytes_out: families.bytes.with_label_values(&["upstream_out"]),
+            bytes_in: families.bytes.with_label_values(&["upstream_in"]),
+            calls: ByMethod::new(&families.methods, Self::pair(&families), label),
+            name: name.clone(),
+            families,
+        }
+    }
+
     /// One call ended.
     pub fn call_ended(&self, method: MethodLabel, outcome: Outcome, took: Duration) {
-        let _ = (method, outcome, took);
+        let methods = &self.families.methods;
+        let labels = [self.name.as_str(), methods.name(method.0)];
+        let pair = Self::pair(&self.families);
+        self.calls.at(methods, method.0).record(pair, labels, outcome, took);
+    }
+
+    fn pair(families: &Families) -> Pair<'_> {
+        Pair { total: &families.upstream_calls, seconds: &families.upstream_call_seconds }
     }
 }
 
@@ -85,11 +155,48 @@ impl UpstreamMetrics {
 pub struct RouteMetrics {
     /// Exchanges that have begun and not ended.
     pub in_flight: IntGauge,
-    /// Elements of batches.
-    pub batch_elements: IntCounter,
+    /// Elements of each batch (one histogram for all routes).
+    pub batch_elements: Histogram,
+    /// Bytes of request bodies from clients (one counter for all routes).
+    pub bytes_in: IntCounter,
+    /// Bytes of answers to clients (one counter for all routes).
+    pub bytes_out: IntCounter,
+    /// `Last-Event-ID` values that could not be served: a fresh stream was opened instead.
+    pub unreplayable: IntCounter,
+    overhead: Histogram,
+    sessions: [IntGauge; 2],
+    streams: [IntGauge; 2],
+    catalog_items: [IntGauge; ListKind::ALL.len()],
+    catalog_tokens: IntGauge,
+    exchanges: ByMethod,
+    name: RouteName,
+    families: Arc<Families>,
 }
 
 impl RouteMetrics {
+    fn new(families: Arc<Families>, name: &RouteName) -> Self {
+        let label = name.as_str();
+        let sessions = |era: Era| families.sessions.with_label_values(&[label, era.as_str()]);
+        let streams = |kind| families.streams.with_label_values(&[label, kind]);
+        let items =
+            |kind: ListKind| families.catalog_items.with_label_values(&[label, kind.as_str()]);
+        Self {
+            in_flight: families.exchanges_in_flight.with_label_values(&[label]),
+            batch_elements: families.batch_elements.clone(),
+            bytes_in: families.bytes.with_label_values(&["in"]),
+            bytes_out: families.bytes.with_label_values(&["out"]),
+            unreplayable: families.streams_unreplayable.with_label_values(&[label]),
+            overhead: families.overhead_seconds.with_label_values(&[label]),
+            sessions: [Era::Legacy, Era::Modern].map(sessions),
+            streams: ["get", "post"].map(streams),
+            catalog_items: ListKind::ALL.map(items),
+            catalog_tokens: families.catalog_tokens.with_label_values(&[label]),
+            exchanges: ByMethod::new(&families.methods, Self::pair(&families), label),
+            name: name.clone(),
+            families,
+        }
+    }
+
     /// One exchange ended; `upstream` is the part of `took` that was spent waiting for upstreams.
     pub fn exchange_ended(
         &self,
@@ -98,36 +205,37 @@ impl RouteMetrics {
         took: Duration,
         upstream: Duration,
     ) {
-        let _ = (method, outcome, took, upstream);
+        let methods = &self.families.methods;
+        let labels = [self.name.as_str(), methods.name(method.0)];
+        let pair = Self::pair(&self.families);
+        self.exchanges.at(methods, method.0).record(pair, labels, outcome, took);
+        self.overhead.observe(took.saturating_sub(upstream).as_secs_f64());
     }
+
     /// Sessions of that era now.
     pub fn sessions(&self, era: Era) -> &IntGauge {
-        let _ = era;
-        &self.in_flight
+        match era {
+            Era::Legacy => &self.sessions[0],
+            Era::Modern => &self.sessions[1],
+        }
     }
-    /// Open streams: `get` or `post`.
+
+    /// Open streams: `get`, or `post` for any other word.
     pub fn streams(&self, kind: &'static str) -> &IntGauge {
-        let _ = kind;
-        &self.in_flight
+        &self.streams[usize::from(kind != "get")]
     }
+
     /// Items of the catalog now.
     pub fn catalog_items(&self, kind: ListKind) -> &IntGauge {
-        let _ = kind;
-        &self.in_flight
+        &self.catalog_items[kind as usize]
     }
+
     /// Estimated tokens of the tool list.
     pub fn catalog_tokens(&self) -> &IntGauge {
-        &self.in_flight
+        &self.catalog_tokens
     }
-}
 
-/// Handles of one tool, resolved when a catalog is built.
-#[derive(Debug)]
-pub struct ToolMetrics {}
-
-impl ToolMetrics {
-    /// One call ended.
-    pub fn call_ended(&self, outcome: Outcome, took: Duration) {
-        let _ = (outcome, took);
+    fn pair(families: &Families) -> Pair<'_> {
+        Pair { total: &families.exchanges, seconds: &families.exchange_seconds }
     }
 }
