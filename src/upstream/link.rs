@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::CallError;
+use super::stdio::Backoff;
 use crate::config::{Revision, UpstreamConfig, UpstreamName};
 use crate::jsonrpc::{Answer, Member, Message};
 use crate::mcp::{ClientCaps, Era, ListKind, ProtocolVersion, ServerCaps};
@@ -122,6 +123,8 @@ pub(super) struct LinkContext {
     pub(super) stop: CancellationToken,
     /// How many worker threads there are.
     pub(super) workers: usize,
+    /// When a child may be started again; one for all links of the upstream.
+    pub(super) backoff: Arc<Backoff>,
 }
 
 impl LinkContext {

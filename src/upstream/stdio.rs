@@ -1,1 +1,0 @@
-//! Children on standard input and output.

@@ -1,0 +1,5 @@
+//! Children on standard input and output.
+
+mod backoff;
+
+pub(in crate::upstream) use backoff::Backoff;
