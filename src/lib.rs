@@ -14,10 +14,13 @@
 //! * [`downstream`], [`admin`], [`example`]: listeners, the operator's side, the example upstreams.
 //! * [`app`]: wires the rooms, the command line.
 
+pub mod catalog;
 pub mod config;
+pub mod exchange;
 pub mod fault;
 pub mod jsonrpc;
 pub mod mcp;
+pub mod router;
 pub mod telemetry;
 pub mod upstream;
 pub mod wire;

@@ -1,0 +1,125 @@
+//! Paths to routes, and methods of plain routes to upstreams. Pure.
+
+use std::collections::HashMap;
+
+use globset::{Glob, GlobMatcher};
+
+/// Exact paths to the index of their route.
+#[derive(Debug, Default)]
+pub struct RouteTable {
+    paths: HashMap<Box<str>, usize>,
+}
+
+impl RouteTable {
+    /// From the paths of the configuration, in its order; the first of two equal ones wins.
+    pub fn new<'a>(paths: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut table = HashMap::new();
+        for (index, path) in paths.into_iter().enumerate() {
+            table.entry(path.into()).or_insert(index);
+        }
+        Self { paths: table }
+    }
+
+    /// The route of a request path. One trailing slash is forgiven.
+    pub fn find(&self, path: &str) -> Option<usize> {
+        let found = self.paths.get(path).or_else(|| {
+            path.strip_suffix('/')
+                .filter(|rest| !rest.is_empty())
+                .and_then(|rest| self.paths.get(rest))
+        });
+        found.copied()
+    }
+}
+
+/// One method pattern and where it leads.
+#[derive(Debug)]
+struct Pattern {
+    text: String,
+    matcher: GlobMatcher,
+    target: usize,
+}
+
+/// Method patterns of one plain route; the longest that matches wins.
+#[derive(Debug, Default)]
+pub struct MethodTable {
+    exact: HashMap<String, usize>,
+    /// Longest first.
+    patterns: Vec<Pattern>,
+}
+
+impl MethodTable {
+    /// From pattern and target pairs.
+    ///
+    /// # Errors
+    /// A pattern that is no glob.
+    pub fn new<'a>(
+        methods: impl IntoIterator<Item = (&'a str, usize)>,
+    ) -> Result<Self, globset::Error> {
+        let mut table = Self::default();
+        for (text, target) in methods {
+            if text.contains(['*', '?', '[', '{']) {
+                let matcher = Glob::new(text)?.compile_matcher();
+                table.patterns.push(Pattern { text: text.to_owned(), matcher, target });
+            } else {
+                table.exact.insert(text.to_owned(), target);
+            }
+        }
+        table.patterns.sort_by(|a, b| b.text.len().cmp(&a.text.len()).then(a.text.cmp(&b.text)));
+        Ok(table)
+    }
+
+    /// The target of a (decoded) method and the pattern that matched.
+    ///
+    /// Methods that begin with `rpc.` are reserved (JSON-RPC 2.0 §4.3): only a pattern that begins so too
+    /// matches them.
+    pub fn pick<'a>(&'a self, method: &'a str) -> Option<(usize, &'a str)> {
+        if let Some(target) = self.exact.get(method) {
+            return Some((*target, method));
+        }
+        let reserved = method.starts_with("rpc.");
+        self.patterns
+            .iter()
+            .filter(|pattern| !reserved || pattern.text.starts_with("rpc."))
+            .find(|pattern| pattern.matcher.is_match(method))
+            .map(|pattern| (pattern.target, pattern.text.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_pattern_wins_and_the_star_is_the_default() {
+        let table =
+            MethodTable::new([("*", 0), ("eth_*", 1), ("eth_get*", 2), ("eth_call", 3)]).unwrap();
+        assert_eq!(table.pick("net_version"), Some((0, "*")));
+        assert_eq!(table.pick("eth_send"), Some((1, "eth_*")));
+        assert_eq!(table.pick("eth_getLogs"), Some((2, "eth_get*")));
+        assert_eq!(table.pick("eth_call"), Some((3, "eth_call")));
+    }
+
+    #[test]
+    fn reserved_methods_need_a_pattern_of_their_own() {
+        let table = MethodTable::new([("*", 0)]).unwrap();
+        assert_eq!(table.pick("rpc.discover"), None);
+        let table = MethodTable::new([("*", 0), ("rpc.*", 1)]).unwrap();
+        assert_eq!(table.pick("rpc.discover"), Some((1, "rpc.*")));
+    }
+
+    #[test]
+    fn a_method_without_pattern_has_no_target() {
+        let table = MethodTable::new([("sum", 0)]).unwrap();
+        assert_eq!(table.pick("summary"), None);
+    }
+
+    #[test]
+    fn paths_are_exact_but_for_one_trailing_slash() {
+        let table = RouteTable::new(["/mcp", "/rpc", "/"]);
+        assert_eq!(table.find("/mcp"), Some(0));
+        assert_eq!(table.find("/rpc/"), Some(1));
+        assert_eq!(table.find("/"), Some(2));
+        assert_eq!(table.find("/mcp/sse"), None);
+        assert_eq!(table.find("/MCP"), None);
+    }
+}
