@@ -1,2 +1,119 @@
-//! Micro benches.
-fn main() {}
+//! Micro benches: `cargo bench --bench micro`. Each stands for a step of the request path; the
+//! figures of a release are compared in one run, on one machine.
+
+use bytes::Bytes;
+use divan::counter::BytesCount;
+use divan::{Bencher, black_box};
+use trunkline::jsonrpc::{Id, Limits, Message, parse_body};
+use trunkline::wire::{SseDecoder, encode_event};
+
+fn main() {
+    divan::main();
+}
+
+/// What a message is filled with.
+#[derive(Clone, Copy, Debug)]
+enum Fill {
+    /// Many small objects with escapes.
+    Nodes,
+    /// One long string.
+    Text,
+}
+
+/// Sizes as clients send them: a plain call, a page of a list, a file, a large result.
+const SHAPES: [(Fill, usize); 7] = [
+    (Fill::Nodes, 200),
+    (Fill::Nodes, 4 << 10),
+    (Fill::Nodes, 10 << 10),
+    (Fill::Nodes, 100 << 10),
+    (Fill::Text, 10 << 10),
+    (Fill::Text, 100 << 10),
+    (Fill::Text, 256 << 10),
+];
+
+/// A `tools/call` of about `size` bytes, in the key order of the TypeScript SDK: the id is last, so
+/// the whole text must be walked before it is known.
+fn call(fill: Fill, size: usize) -> Bytes {
+    const NODE: &str =
+        r#"{"path":"src/\"a\".rs","line":12,"score":0.75,"tags":["x","yy"],"ok":true},"#;
+    let head = r#"{"method":"tools/call","params":{"name":"search_files","arguments":{"query":""#;
+    let tail = r#"},"_meta":{"progressToken":7}},"jsonrpc":"2.0","id":42}"#;
+    let room = size.saturating_sub(head.len() + tail.len());
+    let middle = match fill {
+        Fill::Nodes => {
+            let nodes = NODE.repeat(room / NODE.len());
+            format!("needle\",\"nodes\":[{}]", nodes.trim_end_matches(','))
+        }
+        Fill::Text => format!("{}\"", "lorem ipsum dolor ".repeat(room / 18)),
+    };
+    Bytes::from(format!("{head}{middle}{tail}"))
+}
+
+#[divan::bench(args = SHAPES)]
+fn scan(bencher: Bencher<'_, '_>, (fill, size): (Fill, usize)) {
+    let text = call(fill, size);
+    bencher
+        .counter(BytesCount::new(text.len()))
+        .bench(|| Message::parse(black_box(text.clone()), 128));
+}
+
+#[divan::bench]
+fn scan_batch_of_20(bencher: Bencher<'_, '_>) {
+    let one = call(Fill::Nodes, 200);
+    let one = std::str::from_utf8(&one).expect("the text is UTF-8");
+    let text = Bytes::from(format!("[{}]", [one; 20].join(",")));
+    let limits = Limits { max_depth: 128, max_batch: 100 };
+    bencher
+        .counter(BytesCount::new(text.len()))
+        .bench(|| parse_body(black_box(text.clone()), &limits));
+}
+
+#[divan::bench(args = SHAPES)]
+fn splice_id(bencher: Bencher<'_, '_>, (fill, size): (Fill, usize)) {
+    let message = Message::parse(call(fill, size), 128).expect("the text is a message");
+    let id = Id::from_number(123_456);
+    bencher.bench(|| black_box(&message).with_id(black_box(&id)));
+}
+
+#[divan::bench]
+fn clone_message(bencher: Bencher<'_, '_>) {
+    let message = Message::parse(call(Fill::Nodes, 200), 128).expect("the text is a message");
+    bencher.bench(|| black_box(&message).clone());
+}
+
+#[divan::bench(args = [300, 10 << 10, 100 << 10])]
+fn sse_encode(bencher: Bencher<'_, '_>, size: usize) {
+    let data = trunkline::jsonrpc::Chunks::from(call(Fill::Nodes, size));
+    bencher
+        .counter(BytesCount::new(data.len()))
+        .bench(|| encode_event(Some("s1-42"), black_box(&data)));
+}
+
+#[divan::bench(args = [300, 10 << 10, 100 << 10])]
+fn sse_decode(bencher: Bencher<'_, '_>, size: usize) {
+    let data = trunkline::jsonrpc::Chunks::from(call(Fill::Nodes, size));
+    let event = encode_event(Some("s1-42"), &data);
+    let mut decoder = SseDecoder::new(1 << 20);
+    bencher.counter(BytesCount::new(event.len())).bench_local(|| {
+        decoder.push(black_box(event.clone()));
+        decoder.next_event()
+    });
+}
+
+/// A large event as a socket delivers it: 16 KiB at a time.
+#[divan::bench]
+fn sse_decode_in_reads_of_16k(bencher: Bencher<'_, '_>) {
+    let data = trunkline::jsonrpc::Chunks::from(call(Fill::Text, 256 << 10));
+    let event = encode_event(None, &data);
+    let mut decoder = SseDecoder::new(1 << 20);
+    bencher.counter(BytesCount::new(event.len())).bench_local(|| {
+        let mut rest = event.clone();
+        while !rest.is_empty() {
+            decoder.push(rest.split_to(rest.len().min(16 << 10)));
+            if let Some(event) = decoder.next_event() {
+                return Some(event);
+            }
+        }
+        None
+    });
+}

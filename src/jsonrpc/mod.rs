@@ -11,6 +11,8 @@ mod error;
 mod id;
 mod member;
 mod message;
+#[cfg(test)]
+mod properties;
 mod scan;
 mod splice;
 #[cfg(test)]

@@ -83,7 +83,7 @@ fn fields_are_read_in_any_order() {
         id: Some("7".into()),
         retry: Some(10),
     };
-    assert_eq!(decode("id: 7\nevent: endpoint\nretry: 10\ndata: x\n\n"), [event.clone()]);
+    assert_eq!(decode("id: 7\nevent: endpoint\nretry: 10\ndata: x\n\n")[0], event);
     assert_eq!(decode("data: x\nretry: 10\nevent: endpoint\nid: 7\n\n"), [event]);
 }
 
