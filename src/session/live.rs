@@ -1,0 +1,355 @@
+//! One session.
+
+use std::borrow::Borrow;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::outbox::{Broadcast, Outbox};
+use crate::config::RouteName;
+use crate::jsonrpc::{Chunks, Id, Message};
+use crate::mcp::{ClientCaps, ListKind, ProtocolVersion};
+
+/// The unguessable name of a session: 128 random bits in hex.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId(Arc<str>);
+
+impl SessionId {
+    /// A new one.
+    pub(super) fn random() -> Result<Self, getrandom::Error> {
+        let mut bytes = [0_u8; 16];
+        getrandom::fill(&mut bytes)?;
+        Ok(Self(format!("{:032x}", u128::from_be_bytes(bytes)).into()))
+    }
+
+    /// The text, as it stands in the header.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for SessionId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What `initialize` fixed.
+#[derive(Clone, Debug)]
+pub struct NewSession {
+    /// The route it was opened on; it is valid on no other.
+    pub route: RouteName,
+    /// Who opened it; it is valid for nobody else.
+    pub principal: Option<Arc<str>>,
+    /// The negotiated revision.
+    pub version: ProtocolVersion,
+    /// What the client declared.
+    pub caps: ClientCaps,
+}
+
+/// Most URIs of links that one session remembers.
+const MAX_LINKS: usize = 256;
+/// Most questions to one client at once.
+const MAX_ASKS: usize = 64;
+/// Most standing streams of one session.
+const MAX_STREAMS: usize = 8;
+
+#[derive(Debug, Default)]
+struct Inner {
+    log_rank: Option<u8>,
+    calls: Vec<(u64, Id, oneshot::Sender<()>)>,
+    asks: HashMap<u64, oneshot::Sender<Message>>,
+    streams: Vec<Arc<Outbox>>,
+    /// Kinds of lists that changed while no stream was open.
+    missed: Vec<ListKind>,
+    /// Links that results showed, newest last: URI and upstream.
+    links: VecDeque<(Arc<str>, usize)>,
+    ended: bool,
+}
+
+/// One legacy session.
+#[derive(Debug)]
+pub struct Session {
+    id: SessionId,
+    number: u64,
+    opened: NewSession,
+    next: AtomicU64,
+    /// Milliseconds since `epoch` at the last use.
+    used: AtomicU64,
+    epoch: Instant,
+    in_use: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+impl Session {
+    pub(super) fn new(id: SessionId, number: u64, opened: NewSession) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            number,
+            opened,
+            next: AtomicU64::new(1),
+            used: AtomicU64::new(0),
+            epoch: Instant::now(),
+            in_use: AtomicU32::new(0),
+            inner: Mutex::default(),
+        })
+    }
+
+    /// Its name.
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    /// Its number: unique in this process, never shown to a client.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The route it belongs to.
+    pub fn route(&self) -> &RouteName {
+        &self.opened.route
+    }
+
+    /// Who it belongs to.
+    pub fn principal(&self) -> Option<&Arc<str>> {
+        self.opened.principal.as_ref()
+    }
+
+    /// The negotiated revision.
+    pub fn version(&self) -> ProtocolVersion {
+        self.opened.version
+    }
+
+    /// What the client declared.
+    pub fn caps(&self) -> ClientCaps {
+        self.opened.caps
+    }
+
+    /// Lowest rank of log messages that the client asked for; `None` until it did.
+    pub fn log_rank(&self) -> Option<u8> {
+        self.inner.lock().log_rank
+    }
+
+    /// Keeps what `logging/setLevel` said.
+    pub fn set_log_rank(&self, rank: u8) {
+        self.inner.lock().log_rank = Some(rank);
+    }
+
+    /// Marks a use.
+    pub fn touch(&self) {
+        let since = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.used.store(since, Ordering::Relaxed);
+    }
+
+    /// How long it has been idle; zero while a call or stream is open.
+    pub fn idle(&self) -> Duration {
+        if self.in_use.load(Ordering::Relaxed) > 0 {
+            return Duration::ZERO;
+        }
+        self.epoch
+            .elapsed()
+            .saturating_sub(Duration::from_millis(self.used.load(Ordering::Relaxed)))
+    }
+
+    /// Registers a request, so that the client can cancel it. Two requests under one id are both served.
+    pub fn open_call(self: &Arc<Self>, id: Id) -> OpenCall {
+        let (cancel, cancelled) = oneshot::channel();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+        let mut inner = self.inner.lock();
+        if !inner.ended {
+            inner.calls.push((number, id, cancel));
+        }
+        drop(inner);
+        OpenCall { session: Arc::clone(self), number, cancelled }
+    }
+
+    /// The client cancels every request that it has open under this id; `false` if there is none.
+    pub fn cancel(&self, id: &Id) -> bool {
+        let mut inner = self.inner.lock();
+        let before = inner.calls.len();
+        let (cancelled, open) =
+            std::mem::take(&mut inner.calls).into_iter().partition(|(_, open, _)| open == id);
+        inner.calls = open;
+        let found = inner.calls.len() < before;
+        drop(inner);
+        let cancelled: Vec<(u64, Id, oneshot::Sender<()>)> = cancelled;
+        for (_, _, cancel) in cancelled {
+            let _ = cancel.send(());
+        }
+        found
+    }
+
+    /// Mints the id of a question to the client; `None` when too many are open.
+    pub fn open_ask(self: &Arc<Self>) -> Option<Ask> {
+        let (reply, answer) = oneshot::channel();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut inner = self.inner.lock();
+        if inner.ended || inner.asks.len() >= MAX_ASKS {
+            return None;
+        }
+        inner.asks.insert(number, reply);
+        drop(inner);
+        Some(Ask { session: Arc::clone(self), number, answer })
+    }
+
+    /// The client answered; `false` if nobody asked, or no longer waits.
+    pub fn settle(&self, answer: Message) -> bool {
+        let number = answer.id().and_then(|id| id.as_number());
+        let waiter = number.and_then(|number| self.inner.lock().asks.remove(&number));
+        waiter.is_some_and(|waiter| waiter.send(answer).is_ok())
+    }
+
+    /// Opens a standing stream (GET). Changes that nobody could be told of come first. `None` when there are too
+    /// many, or the session has ended.
+    pub fn open_stream(self: &Arc<Self>) -> Option<Stream> {
+        let outbox = Arc::new(Outbox::default());
+        let mut inner = self.inner.lock();
+        inner.streams.retain(|stream| stream.is_open());
+        if inner.ended || inner.streams.len() >= MAX_STREAMS {
+            return None;
+        }
+        for kind in std::mem::take(&mut inner.missed) {
+            outbox.push(&Broadcast::ListChanged(kind));
+        }
+        inner.streams.push(Arc::clone(&outbox));
+        drop(inner);
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+        Some(Stream { session: Arc::clone(self), outbox })
+    }
+
+    /// Sends a message to exactly one of the standing streams, the newest. Without one, list changes are
+    /// remembered and anything else is dropped.
+    pub fn publish(&self, broadcast: &Broadcast) {
+        let mut inner = self.inner.lock();
+        while let Some(stream) = inner.streams.last() {
+            if stream.push(broadcast) {
+                return;
+            }
+            inner.streams.pop();
+        }
+        if let Broadcast::ListChanged(kind) = broadcast
+            && !inner.missed.contains(kind)
+        {
+            inner.missed.push(*kind);
+        }
+    }
+
+    /// Remembers which upstream showed a link to this URI.
+    pub fn saw_link(&self, uri: &str, upstream: usize) {
+        let mut inner = self.inner.lock();
+        inner.links.retain(|(known, _)| **known != *uri);
+        if inner.links.len() >= MAX_LINKS {
+            inner.links.pop_front();
+        }
+        inner.links.push_back((uri.into(), upstream));
+    }
+
+    /// The upstream that showed a link to this URI.
+    pub fn link_owner(&self, uri: &str) -> Option<usize> {
+        let inner = self.inner.lock();
+        inner.links.iter().rev().find(|(known, _)| **known == *uri).map(|(_, upstream)| *upstream)
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.inner.lock().ended
+    }
+
+    /// Ends it: streams close, open calls are cancelled, open questions fail.
+    pub(super) fn end(&self) {
+        let mut inner = self.inner.lock();
+        inner.ended = true;
+        let streams = std::mem::take(&mut inner.streams);
+        let calls = std::mem::take(&mut inner.calls);
+        let asks = std::mem::take(&mut inner.asks);
+        drop(inner);
+        for stream in streams {
+            stream.close();
+        }
+        drop((calls, asks));
+    }
+}
+
+/// A request that is being served; dropping it forgets it.
+#[derive(Debug)]
+pub struct OpenCall {
+    session: Arc<Session>,
+    number: u64,
+    cancelled: oneshot::Receiver<()>,
+}
+
+impl OpenCall {
+    /// Returns when the client cancelled, or the session ended.
+    pub async fn cancelled(&mut self) {
+        let _ = (&mut self.cancelled).await;
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.session.inner.lock().calls.retain(|(number, _, _)| *number != self.number);
+        self.session.in_use.fetch_sub(1, Ordering::Relaxed);
+        self.session.touch();
+    }
+}
+
+/// A question to the client; dropping it forgets it.
+#[derive(Debug)]
+pub struct Ask {
+    session: Arc<Session>,
+    number: u64,
+    answer: oneshot::Receiver<Message>,
+}
+
+impl Ask {
+    /// The id to ask under.
+    pub fn id(&self) -> Id {
+        Id::from_number(self.number)
+    }
+
+    /// The client's answer; `None` when the session ended.
+    pub async fn answer(&mut self) -> Option<Message> {
+        (&mut self.answer).await.ok()
+    }
+}
+
+impl Drop for Ask {
+    fn drop(&mut self) {
+        self.session.inner.lock().asks.remove(&self.number);
+    }
+}
+
+/// A standing stream; dropping it closes it.
+#[derive(Debug)]
+pub struct Stream {
+    session: Arc<Session>,
+    outbox: Arc<Outbox>,
+}
+
+impl Stream {
+    /// The next message; `None` when the stream is to end. Cancel-safe.
+    pub async fn next(&self) -> Option<Chunks> {
+        self.outbox.next().await
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.outbox.close();
+        self.session.inner.lock().streams.retain(|stream| !Arc::ptr_eq(stream, &self.outbox));
+        self.session.in_use.fetch_sub(1, Ordering::Relaxed);
+        self.session.touch();
+    }
+}

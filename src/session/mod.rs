@@ -1,0 +1,12 @@
+//! Legacy sessions: who they belong to, their streams, open calls and open questions.
+//!
+//! A session lives from `initialize` to DELETE, idle expiry or shutdown; an open stream or call counts as
+//! use. It knows no upstream: what an upstream must be told when a session ends, the pipeline does.
+
+mod live;
+mod outbox;
+mod table;
+
+pub use live::{Ask, NewSession, OpenCall, Session, SessionId, Stream};
+pub use outbox::Broadcast;
+pub use table::{Full, Sessions};

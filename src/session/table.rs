@@ -1,0 +1,217 @@
+//! The table of all sessions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+
+use super::live::{NewSession, Session, SessionId};
+
+/// Why no session was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// As many as allowed are open.
+    #[error("there are already {limit} sessions")]
+    Limit {
+        /// The limit.
+        limit: usize,
+    },
+    /// The system gives no randomness.
+    #[error("no random numbers to be had")]
+    NoRandomness,
+}
+
+/// Every live session by its id.
+#[derive(Debug)]
+pub struct Sessions {
+    map: DashMap<SessionId, Arc<Session>>,
+    open: AtomicUsize,
+    limit: usize,
+    idle_timeout: Duration,
+    numbers: AtomicU64,
+}
+
+impl Sessions {
+    /// At most `limit` sessions, each ended after `idle_timeout` without use.
+    pub fn new(limit: usize, idle_timeout: Duration) -> Self {
+        Self {
+            map: DashMap::new(),
+            open: AtomicUsize::new(0),
+            limit,
+            idle_timeout,
+            numbers: AtomicU64::new(1),
+        }
+    }
+
+    /// Opens one.
+    pub fn open(&self, opened: NewSession) -> Result<Arc<Session>, Full> {
+        let taken = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+            (open < self.limit).then_some(open + 1)
+        });
+        if taken.is_err() {
+            return Err(Full::Limit { limit: self.limit });
+        }
+        let Ok(id) = SessionId::random() else {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            return Err(Full::NoRandomness);
+        };
+        let session = Session::new(id.clone(), self.number(), opened);
+        self.map.insert(id, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// A session of one exchange: it is in no table and ends when it is dropped.
+    pub fn passing(&self, opened: NewSession) -> Result<Arc<Session>, Full> {
+        let id = SessionId::random().map_err(|_| Full::NoRandomness)?;
+        Ok(Session::new(id, self.number(), opened))
+    }
+
+    /// The live session of that id, marked as used. An expired one is not found, whether or not it was swept.
+    pub fn find(&self, id: &str) -> Option<Arc<Session>> {
+        let session = self.map.get(id).map(|entry| Arc::clone(entry.value()))?;
+        if session.idle() > self.idle_timeout {
+            return None;
+        }
+        session.touch();
+        Some(session)
+    }
+
+    /// Ends one; `false` if it was gone already.
+    pub fn end(&self, session: &Session) -> bool {
+        let removed = self.map.remove(session.id().as_str());
+        if removed.is_some() {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+        session.end();
+        removed.is_some()
+    }
+
+    /// Ends the expired ones and returns them.
+    pub fn sweep(&self) -> Vec<Arc<Session>> {
+        let mut expired = self.collect(|session| session.idle() > self.idle_timeout);
+        expired.retain(|session| self.end(session));
+        expired
+    }
+
+    /// All sessions for which `wanted` holds.
+    pub fn collect(&self, wanted: impl Fn(&Session) -> bool) -> Vec<Arc<Session>> {
+        let matching = self.map.iter().filter(|entry| wanted(entry.value()));
+        matching.map(|entry| Arc::clone(entry.value())).collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::super::Broadcast;
+    use super::*;
+    use crate::config::RouteName;
+    use crate::jsonrpc::{Id, Message};
+    use crate::mcp::{ClientCaps, ListKind, ProtocolVersion};
+
+    fn opened() -> NewSession {
+        NewSession {
+            route: RouteName::new("/mcp").unwrap(),
+            principal: None,
+            version: ProtocolVersion::V2025_11_25,
+            caps: ClientCaps::NONE,
+        }
+    }
+
+    fn message(text: String) -> Message {
+        Message::parse(Bytes::from(text), 64).unwrap()
+    }
+
+    #[test]
+    fn sessions_are_bounded_and_an_ended_one_makes_room() {
+        let sessions = Sessions::new(1, Duration::from_secs(60));
+        let session = sessions.open(opened()).unwrap();
+        assert_eq!(sessions.open(opened()).unwrap_err(), Full::Limit { limit: 1 });
+        assert!(sessions.find(session.id().as_str()).is_some());
+        assert!(sessions.end(&session));
+        assert!(!sessions.end(&session));
+        assert!(sessions.find(session.id().as_str()).is_none());
+        assert!(sessions.open(opened()).is_ok());
+    }
+
+    #[test]
+    fn an_idle_session_expires_but_not_with_a_stream_or_call() {
+        let sessions = Sessions::new(9, Duration::ZERO);
+        let session = sessions.open(opened()).unwrap();
+        let stream = session.open_stream().unwrap();
+        assert!(sessions.sweep().is_empty());
+        drop(stream);
+        let call = session.open_call(Id::from_number(1));
+        assert!(sessions.sweep().is_empty());
+        drop(call);
+        while session.idle().is_zero() {
+            std::hint::spin_loop();
+        }
+        assert_eq!(sessions.sweep().len(), 1);
+        assert!(sessions.is_empty() && session.has_ended());
+    }
+
+    #[tokio::test]
+    async fn cancelling_reaches_every_request_of_that_id_and_no_other() {
+        let session = Sessions::new(1, Duration::from_secs(60)).open(opened()).unwrap();
+        let number = Id::from_number(1);
+        let text = Id::from_text(Bytes::from_static(b"\"1\""));
+        let mut first = session.open_call(number.clone());
+        let mut second = session.open_call(number.clone());
+        let mut other = session.open_call(text);
+        assert!(session.cancel(&number));
+        assert!(!session.cancel(&number));
+        first.cancelled().await;
+        second.cancelled().await;
+        let waits = tokio::time::timeout(Duration::ZERO, other.cancelled());
+        assert!(waits.await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_answer_reaches_its_question_once() {
+        let session = Sessions::new(1, Duration::from_secs(60)).open(opened()).unwrap();
+        let mut ask = session.open_ask().unwrap();
+        let id = ask.id();
+        let id = std::str::from_utf8(id.text()).unwrap();
+        let answer = || message(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
+        let foreign = message(r#"{"jsonrpc":"2.0","id":"x","result":{}}"#.into());
+        assert!(!session.settle(foreign));
+        assert!(session.settle(answer()));
+        assert!(!session.settle(answer()));
+        assert!(ask.answer().await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_message_goes_to_one_stream_and_missed_changes_come_first() {
+        let session = Sessions::new(1, Duration::from_secs(60)).open(opened()).unwrap();
+        session.publish(&Broadcast::ListChanged(ListKind::Tools));
+        session.publish(&Broadcast::Message(Bytes::from_static(b"lost")));
+        let old = session.open_stream().unwrap();
+        let new = session.open_stream().unwrap();
+        let first = old.next().await.unwrap().into_bytes();
+        assert!(first.ends_with(br#"notifications/tools/list_changed"}"#));
+        session.publish(&Broadcast::Message(Bytes::from_static(b"one")));
+        assert_eq!(new.next().await.unwrap().into_bytes(), "one");
+        let nothing = tokio::time::timeout(Duration::ZERO, old.next());
+        assert!(nothing.await.is_err());
+        drop(new);
+        session.publish(&Broadcast::Message(Bytes::from_static(b"two")));
+        assert_eq!(old.next().await.unwrap().into_bytes(), "two");
+    }
+}
