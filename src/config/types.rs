@@ -1,13 +1,14 @@
 //! Typed values of the configuration file.
 
-use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::borrow::{Borrow, Cow};
 use std::fmt;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error, IntoDeserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::mcp::ProtocolVersion;
 
@@ -19,28 +20,45 @@ impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
     fn inline_schema() -> bool {
         true
     }
-    fn schema_name() -> std::borrow::Cow<'static, str> {
+    fn schema_name() -> Cow<'static, str> {
         format!("OneOrMany_{}", T::schema_name()).into()
     }
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let one = generator.subschema_for::<T>();
         let many = generator.subschema_for::<Vec<T>>();
-        schemars::json_schema!({ "anyOf": [one, many] })
+        json_schema!({ "anyOf": [one, many] })
     }
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either<T> {
-            One(T),
-            Many(Vec<T>),
+        struct Either<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+            type Value = OneOrMany<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("one text or a list of texts")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(OneOrMany(vec![T::deserialize(text.into_deserializer())?]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut many = Vec::new();
+                while let Some(one) = list.next_element()? {
+                    many.push(one);
+                }
+                Ok(OneOrMany(many))
+            }
         }
-        Ok(Self(match Either::deserialize(deserializer)? {
-            Either::One(one) => vec![one],
-            Either::Many(many) => many,
-        }))
+        deserializer.deserialize_any(Either(PhantomData))
+    }
+}
+
+impl<T: Serialize> Serialize for OneOrMany<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [one] => one.serialize(serializer),
+            many => many.serialize(serializer),
+        }
     }
 }
 
@@ -72,10 +90,15 @@ macro_rules! name {
                 &self.0
             }
         }
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(deserializer)?;
-                Self::new(&text).map_err(serde::de::Error::custom)
+                Self::new(&text).map_err(Error::custom)
             }
         }
     };
@@ -107,7 +130,7 @@ impl RouteName {
     }
 }
 
-/// A value that never shows in logs or errors.
+/// A value that never shows in logs or errors; it is serialized as `***`.
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -131,15 +154,51 @@ impl fmt::Debug for Secret {
     }
 }
 
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("***")
+    }
+}
+
 /// `revision` of an upstream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
-#[schemars(with = "String")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Revision {
     /// Found out.
     #[default]
     Auto,
     /// Always this one.
-    Pinned(#[schemars(skip)] ProtocolVersion),
+    Pinned(ProtocolVersion),
+}
+
+impl Revision {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Pinned(version) => version.as_str(),
+        }
+    }
+
+    fn words() -> impl Iterator<Item = &'static str> {
+        std::iter::once("auto").chain(ProtocolVersion::ALL.map(ProtocolVersion::as_str))
+    }
+}
+
+impl JsonSchema for Revision {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Revision".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "enum": Self::words().collect::<Vec<_>>() })
+    }
+}
+
+impl Serialize for Revision {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
 }
 
 impl<'de> Deserialize<'de> for Revision {
@@ -149,7 +208,8 @@ impl<'de> Deserialize<'de> for Revision {
             return Ok(Self::Auto);
         }
         ProtocolVersion::parse(&text).map(Self::Pinned).ok_or_else(|| {
-            serde::de::Error::custom(format!("revision `{text}` is neither `auto` nor a revision"))
+            let words: Vec<_> = Self::words().map(|word| format!("`{word}`")).collect();
+            Error::custom(format!("`{text}` is not one of {}", words.join(", ")))
         })
     }
 }
@@ -158,34 +218,71 @@ pub(super) fn yes() -> bool {
     true
 }
 
-/// Sizes: `"4MiB"`, or a number of bytes.
-pub(super) fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
-    let size = bytesize::ByteSize::deserialize(deserializer)?;
-    usize::try_from(size.as_u64()).map_err(serde::de::Error::custom)
+/// One address to listen on.
+pub(super) mod address {
+    use super::*;
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<SocketAddr, D::Error> {
+        Address::deserialize(deserializer).map(|address| address.0)
+    }
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        address: &SocketAddr,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        address.serialize(serializer)
+    }
 }
 
-/// Durations: `"30s"`, `"1m 30s"`, `"250ms"`.
-pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    parse_duration(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+/// One address or several.
+pub(super) mod addresses {
+    use super::*;
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<OneOrMany<SocketAddr>, D::Error> {
+        let many = OneOrMany::<Address>::deserialize(deserializer)?;
+        Ok(OneOrMany(many.0.into_iter().map(|address| address.0).collect()))
+    }
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        addresses: &OneOrMany<SocketAddr>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        addresses.serialize(serializer)
+    }
 }
 
-pub(super) fn optional_duration<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Duration>, D::Error> {
-    duration(deserializer).map(Some)
+struct Address(SocketAddr);
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(|_| {
+            Error::custom(format!("`{text}` is not IP:PORT, such as \"127.0.0.1:8808\""))
+        })
+    }
 }
 
-pub(super) fn durations<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, Duration>, D::Error> {
-    BTreeMap::<String, String>::deserialize(deserializer)?
-        .into_iter()
-        .map(|(key, text)| Ok((key, parse_duration(&text).map_err(serde::de::Error::custom)?)))
-        .collect()
-}
+/// Address of a server.
+pub(super) mod optional_url {
+    use super::*;
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let explain = || format!("`{text}` is not a duration such as \"30s\" or \"1m 30s\"");
-    let signed: jiff::SignedDuration = text.parse().map_err(|_| explain())?;
-    Duration::try_from(signed).map_err(|_| explain())
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<url::Url>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Some).map_err(|cause: url::ParseError| {
+            Error::custom(format!("not a URL such as \"http://127.0.0.1:3001/mcp\": {cause}"))
+        })
+    }
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        url: &Option<url::Url>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        url.serialize(serializer)
+    }
 }

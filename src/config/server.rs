@@ -1,0 +1,91 @@
+//! `[server]`: the client side.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{OneOrMany, types, units};
+
+/// `[server]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerConfig {
+    /// Address or addresses to listen on.
+    #[serde(with = "types::addresses")]
+    #[schemars(with = "OneOrMany<SocketAddr>")]
+    pub listen: OneOrMany<SocketAddr>,
+    /// Allows listening beyond loopback while no identity is configured.
+    pub allow_unauthenticated: bool,
+    /// Values of `Host` that are served besides the addresses listened on and loopback names. Checked on loopback
+    /// listeners, and everywhere once it is set.
+    pub allowed_hosts: Vec<String>,
+    /// Origins that browsers may call from, such as `https://app.example.com`, besides loopback ones. `*` allows all.
+    pub allowed_origins: Vec<String>,
+    /// Largest request body.
+    #[serde(with = "units::size")]
+    #[schemars(with = "units::Size")]
+    pub max_body: usize,
+    /// Most elements in one JSON-RPC batch.
+    pub max_batch: usize,
+    /// Elements of one batch in flight at once.
+    pub batch_concurrency: usize,
+    /// Deepest nesting of a message.
+    pub max_depth: u16,
+    /// Largest request head.
+    #[serde(with = "units::size")]
+    #[schemars(with = "units::Size")]
+    pub max_header: usize,
+    /// How long a client may take to send a request head; also how long an idle connection is kept.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub header_timeout: Duration,
+    /// How long a client may pause while it sends a body.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub body_timeout: Duration,
+    /// Interval of keep-alive comments on idle event streams; also how long an answer may stay away before an
+    /// event stream is opened for it.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub keep_alive: Duration,
+    /// Most client connections at once.
+    pub max_connections: usize,
+    /// Most legacy sessions at once.
+    pub max_sessions: usize,
+    /// When an unused session ends.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub session_idle_timeout: Duration,
+    /// How long running exchanges may finish after SIGTERM.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub drain_timeout: Duration,
+    /// Worker threads; default: one for each core.
+    pub workers: Option<usize>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: OneOrMany(vec![SocketAddr::from(([127, 0, 0, 1], 8808))]),
+            allow_unauthenticated: false,
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            max_body: 4 << 20,
+            max_batch: 50,
+            batch_concurrency: 10,
+            max_depth: 128,
+            max_header: 32 << 10,
+            header_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(10),
+            max_connections: 20_000,
+            max_sessions: 100_000,
+            session_idle_timeout: Duration::from_secs(30 * 60),
+            drain_timeout: Duration::from_secs(30),
+            workers: None,
+        }
+    }
+}

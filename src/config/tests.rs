@@ -1,0 +1,405 @@
+//! Whole files, and what is said of them.
+
+use std::time::Duration;
+
+use super::*;
+
+fn env(name: &str) -> Option<String> {
+    match name {
+        "TOKEN" => Some("s3cret".to_owned()),
+        "INJECT" => Some("x\"\nmax_batch = 1\n#".to_owned()),
+        _ => None,
+    }
+}
+
+fn read(text: &str) -> Result<Checked, ConfigError> {
+    parse(text, "t.toml", &env)
+}
+
+fn config(text: &str) -> Config {
+    read(text).unwrap_or_else(|error| panic!("{error}")).config
+}
+
+/// Every problem as `line:column: message`.
+fn problems(text: &str) -> Vec<String> {
+    match read(text) {
+        Ok(_) => Vec::new(),
+        Err(ConfigError::Invalid(problems)) => lines(&problems),
+        Err(other) => vec![other.to_string()],
+    }
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    lines(&read(text).unwrap_or_else(|error| panic!("{error}")).warnings)
+}
+
+fn lines(problems: &Problems) -> Vec<String> {
+    problems.iter().map(|problem| problem.to_string().replacen("t.toml:", "", 1)).collect()
+}
+
+/// A file with one upstream of each kind, each with a route; `more` comes in front.
+fn good(more: &str) -> String {
+    format!(
+        "{more}\n[upstreams.a]\ncommand = [\"x\"]\n[upstreams.b]\nurl = \"http://b/mcp\"\n\
+         [upstreams.c]\nprotocol = \"jsonrpc\"\nurl = \"http://c/\"\n\
+         [[routes]]\npath = \"/mcp\"\nupstreams = [\"a\", \"b\"]\n\
+         [[routes]]\npath = \"/rpc\"\nprotocol = \"jsonrpc\"\nmethods = {{ \"*\" = \"c\" }}\n"
+    )
+}
+
+/// The one problem of `good(more)`.
+fn problem_of(more: &str) -> String {
+    let problems = problems(&good(more));
+    assert_eq!(problems.len(), 1, "{more}: {problems:#?}");
+    problems.into_iter().next().unwrap_or_default()
+}
+
+/// The one problem of an upstream `x` with these keys.
+fn problem_of_upstream(keys: &str) -> String {
+    problem_of(&format!("[upstreams.x]\n{keys}\n[[routes]]\npath = \"/x\"\nupstreams = [\"x\"]"))
+}
+
+#[test]
+fn every_kind_of_value_is_read() {
+    let read = config(&good(
+        "[server]\nlisten = [\"127.0.0.1:1\", \"[::1]:2\"]\nmax_body = \"1MiB\"\nmax_header = 16384\n\
+         drain_timeout = \"1m 30s\"\nmax_depth = 0x10\n[telemetry]\nlog = \"json\"\n\
+         [upstreams.d]\ncommand = [\"d\"]\nenv = { T = \"${TOKEN}\" }\nrevision = \"2025-06-18\"\n\
+         tools = { timeout = { \"slow_*\" = \"5m\" }, rename = { q = \"query\" } }\n\
+         [[routes]]\npath = \"/d\"\nupstreams = [\"d\"]\nnames = \"prefix\"\nbatches = false",
+    ));
+    assert_eq!(read.server.listen.0.len(), 2);
+    assert_eq!((read.server.max_body, read.server.max_header), (1 << 20, 16 << 10));
+    assert_eq!((read.server.drain_timeout, read.server.max_depth), (Duration::from_secs(90), 16));
+    assert_eq!(read.telemetry.log, LogFormat::Json);
+    let d = &read.upstreams["d"];
+    assert_eq!(d.env["T"].expose(), "s3cret");
+    assert_eq!(d.tools.timeout["slow_*"], Duration::from_secs(300));
+    assert_eq!(d.isolation(), Isolation::Shared);
+    assert_eq!(read.upstreams["b"].isolation(), Isolation::Principal);
+    assert_eq!((read.routes[0].names, read.routes[0].batches), (Names::Prefix, false));
+    assert_eq!(read.routes[1].upstreams.len(), 2);
+}
+
+#[test]
+fn an_empty_file_is_the_default() {
+    assert_eq!(config(""), Config::default());
+    assert!(warnings("")[0].contains("nothing is served"));
+}
+
+#[test]
+fn unknown_keys_name_line_key_and_the_nearest_one() {
+    assert_eq!(
+        problem_of("[server]\nmax_bodyy = 1"),
+        "2:1: unknown key `max_bodyy` in [server]; did you mean `max_body`?"
+    );
+    assert_eq!(problem_of("[sever]"), "1:2: unknown key `sever`; did you mean `server`?");
+    assert_eq!(
+        problem_of("[upstreams.a.tools]\ndenny = []"),
+        "2:1: unknown key `denny` in [upstreams.a.tools]; did you mean `deny`?"
+    );
+    assert_eq!(
+        problem_of("[admin]\nport = 1"),
+        "2:1: unknown key `port` in [admin]; known keys: `listen`"
+    );
+    let text = "[[routes]]\npath = \"/\"\n\n[[routes]]\npath = \"/x\"\nupstream = []";
+    assert_eq!(
+        problems(text)[1..],
+        ["6:1: unknown key `upstream` in [[routes]]; did you mean `upstreams`?"]
+    );
+}
+
+#[test]
+fn wrong_values_name_line_key_and_what_is_expected() {
+    let cases = [
+        (
+            "max_batch = \"x\"",
+            "13: `max_batch` in [server] must be a whole number, not the text \"x\"",
+        ),
+        ("max_batch = -1", "13: `max_batch` in [server] must be a whole number, not -1"),
+        (
+            "max_depth = 70000",
+            "13: `max_depth` in [server] must be a whole number up to 65535, not 70000",
+        ),
+        (
+            "listen = \"localhost:1\"",
+            "10: `listen` in [server]: `localhost:1` is not IP:PORT, such as \"127.0.0.1:8808\"",
+        ),
+        (
+            "max_body = \"4 bananas\"",
+            "12: `max_body` in [server]: `4 bananas` is not a size such as \"4MiB\"",
+        ),
+        (
+            "keep_alive = 30",
+            "14: `keep_alive` in [server] must be a duration such as \"30s\", not 30",
+        ),
+    ];
+    for (line, right) in cases {
+        assert_eq!(problem_of(&format!("[server]\n{line}")), format!("2:{right}"));
+    }
+    assert_eq!(
+        problem_of_upstream("command = [\"x\"]\nprotocol = \"mpc\""),
+        "3:12: `protocol` in [upstreams.x] must be `mcp` or `jsonrpc`, not `mpc`; did you mean `mcp`?"
+    );
+    assert_eq!(
+        problems("[[routes]]\nnames = \"plain\"")[0],
+        "1:1: [[routes]] needs the key `path`"
+    );
+}
+
+#[test]
+fn every_problem_is_found_at_once_in_the_order_of_the_file() {
+    let found = problems(
+        "[server]\nmax_batch = 0\nmax_bodyy = 1\nkeep_alive = \"x\"\n[upstreams.a]\nurl = \"${ABSENT}\"\n\
+         [[routes]]\npath = \"/mcp\"\nupstreams = [\"a\", \"nope\"]\n",
+    );
+    let lines: Vec<_> =
+        found.iter().map(|text| text.split(':').next().unwrap_or_default()).collect();
+    assert_eq!(lines, ["2", "3", "4", "6", "9"], "{found:#?}");
+}
+
+#[test]
+fn text_that_is_no_toml_is_reported_with_its_line() {
+    assert_eq!(problems("[server\n")[0], "1:8: not valid TOML: unclosed table, expected `]`");
+    let twice = problems("[server]\nmax_batch = 1\nmax_batch = 2\n");
+    assert_eq!(twice, ["3:1: not valid TOML near `max_batch`: duplicate key"]);
+}
+
+#[test]
+fn a_missing_variable_is_named_with_key_line_and_remedy() {
+    assert_eq!(
+        problem_of_upstream("command = [\"x\"]\n\n[upstreams.x.env]\nKEY = \"a ${ABSENT} b\""),
+        "5:7: environment variable `ABSENT` is not set, but `KEY` in [upstreams.x.env] needs it; \
+         set it, or write a default: `${ABSENT:-…}`"
+    );
+}
+
+#[test]
+fn a_variable_cannot_add_keys_and_does_not_move_lines() {
+    let text =
+        "[upstreams.a]\ncommand = [\"x\"]\nenv = { V = \"${INJECT}\" }\n[server]\nnope = 1\n";
+    assert_eq!(problems(text)[0].split(':').next(), Some("5"));
+    let text = text.replace("nope", "max_batch");
+    assert_eq!(config(&text).server.max_batch, 1);
+    assert!(config(&text).upstreams["a"].env["V"].expose().contains("max_batch"));
+}
+
+#[test]
+fn references_must_lead_somewhere_of_the_right_kind() {
+    let route = |keys: &str| problem_of(&format!("[[routes]]\npath = \"/x\"\n{keys}"));
+    assert_eq!(
+        route("upstreams = [\"a\", \"bb\"]"),
+        "3:19: route `/x` names upstream `bb`, which does not exist; did you mean `b`?"
+    );
+    assert_eq!(
+        route("protocol = \"jsonrpc\"\nmethods = { \"eth_*\" = \"nodes\" }"),
+        "4:13: route `/x` names upstream `nodes`, which does not exist; upstreams: `a`, `b`, `c`"
+    );
+    assert!(
+        route("upstreams = [\"c\"]")
+            .starts_with("3:14: route `/x` speaks mcp, but upstream `c` speaks jsonrpc; set")
+    );
+    assert!(
+        route("protocol = \"jsonrpc\"\nmethods = { x = \"a\" }")
+            .contains("upstream `a` speaks mcp")
+    );
+    assert!(route("").contains("route `/x` has no upstreams"));
+    assert!(route("protocol = \"jsonrpc\"").contains("route `/x` has no methods"));
+    assert!(route("methods = { x = \"a\" }").contains("not by `methods`"));
+    assert!(route("protocol = \"jsonrpc\"\nupstreams = [\"a\"]").contains("not by `upstreams`"));
+    assert!(route("upstreams = [\"a\", \"a\"]").contains("names upstream `a` twice"));
+    assert!(route("protocol = \"jsonrpc\"\nmethods = { \"x[\" = \"c\" }").contains("bad pattern"));
+}
+
+#[test]
+fn a_broken_upstream_does_not_also_break_its_routes() {
+    let text = "[upstreams.x]\nprotocol = \"jsonrcp\"\nurl = \"http://x\"\n\
+                [[routes]]\npath = \"/x\"\nprotocol = \"jsonrpc\"\nmethods = { \"*\" = \"x\" }\n";
+    assert_eq!(problems(text).len(), 1);
+    assert_eq!(problems(&text.replace("jsonrcp", "jsonrpc").replace("url", "urll")).len(), 1);
+}
+
+#[test]
+fn two_routes_cannot_share_a_path() {
+    let route =
+        |path: &str| problem_of(&format!("[[routes]]\npath = \"{path}\"\nupstreams = [\"a\"]"));
+    assert_eq!(
+        route("/mcp"),
+        "12:1: path `/mcp` is already that of the route in line 2; give each its own"
+    );
+    assert!(route("/mcp/sse").contains("where route `/mcp` serves older clients"));
+}
+
+#[test]
+fn upstreams_that_cannot_be_reached_are_refused() {
+    let cases = [
+        ("timeout = \"1s\"", "1:12: upstream `x` has neither `command` nor `url`"),
+        ("command = []", "`command` in [upstreams.x] is empty"),
+        ("command = [\"\"]", "`command` in [upstreams.x] is empty"),
+        ("url = \"https://x/mcp\"", "begins with `https:`, which is not supported in this version"),
+        ("url = \"ws://x/mcp\"", "not supported in this version"),
+        ("url = \"ftp://x/mcp\"", "must begin with `http:`"),
+        ("url = \"x\"", "not a URL such as"),
+        ("url = \"http://me:pw@x/\"", "holds a user or password"),
+        ("url = \"http://x/#a\"", "holds a `#…`"),
+        ("url = \"http://x:0/\"", "has port 0"),
+        (
+            "command = [\"x\"]\nrevision = \"2026-07-28\"",
+            "3:1: `revision` in [upstreams.x] is not supported in this version",
+        ),
+        ("command = [\"x\"]\nrevision = \"1\"", "`1` is not one of `auto`, `2024-11-05`"),
+        ("command = [\"x\"]\nenv = { \"A=B\" = \"\" }", "names `A=B`"),
+        ("command = [\"x\"]\nenv_inherit = [\"\"]", "no variable can be named"),
+        ("command = [\"x\\u0000\"]", "zero character"),
+    ];
+    for (keys, right) in cases {
+        let problem = problem_of_upstream(keys);
+        assert!(problem.contains(right), "{keys}: {problem}");
+    }
+    let plain = "[upstreams.x]\nprotocol = \"jsonrpc\"\ncommand = [\"x\"]\n";
+    assert!(problem_of(plain).contains("needs a `url`"));
+}
+
+#[test]
+fn headers_that_cannot_be_sent_are_refused_without_showing_them() {
+    let header =
+        |entry: &str| problem_of_upstream(&format!("url = \"http://x\"\nheaders = {{ {entry} }}"));
+    assert!(header("\"a b\" = \"1\"").contains("is no name of a header"));
+    let value = header("A = \"s3cret\\nB: 1\"");
+    assert!(value.contains("line breaks") && !value.contains("s3cret"), "{value}");
+    assert!(header("Content-Length = \"1\"").contains("the gateway sets itself"));
+    assert!(header("A = \"1\", a = \"2\"").contains("is given twice"));
+}
+
+#[test]
+fn limits_that_would_stop_everything_are_refused() {
+    for key in [
+        "max_body",
+        "max_batch",
+        "batch_concurrency",
+        "max_connections",
+        "max_sessions",
+        "max_header",
+        "max_depth",
+        "workers",
+    ] {
+        let problem = problem_of(&format!("[server]\n{key} = 0"));
+        assert!(problem.starts_with(&format!("2:1: `{key}` in [server] must be")), "{problem}");
+    }
+    for key in ["header_timeout", "body_timeout", "keep_alive", "session_idle_timeout"] {
+        assert!(problem_of(&format!("[server]\n{key} = \"0s\"")).contains("longer than nothing"));
+    }
+    for key in [
+        "timeout",
+        "max_timeout",
+        "connect_timeout",
+        "first_byte_timeout",
+        "start_timeout",
+        "list_timeout",
+        "idle_timeout",
+    ] {
+        let text = good("").replace("[upstreams.b]", &format!("[upstreams.b]\n{key} = \"0s\""));
+        assert!(problems(&text)[0].contains("longer than nothing"), "{key}");
+    }
+    assert!(problem_of_upstream("command = [\"x\"]\nmax_concurrency = 0").contains("at least 1"));
+    assert!(problem_of_upstream("command = [\"x\"]\nmax_message = 0").contains("at least 1"));
+    assert!(
+        problem_of_upstream("command = [\"x\"]\nmax_timeout = \"1s\"")
+            .contains("shorter than `timeout`")
+    );
+    assert!(
+        problem_of_upstream("command = [\"x\"]\ntimeout = \"20m\"").starts_with("3:1: `timeout`")
+    );
+}
+
+#[test]
+fn choices_of_tools_are_checked() {
+    let tools = |keys: &str| {
+        problem_of_upstream(&format!("command = [\"x\"]\n[upstreams.x.tools]\n{keys}"))
+    };
+    assert!(tools("allow = [\"a[\"]").contains("bad pattern"));
+    assert!(tools("deny = [\"\"]").contains("empty pattern"));
+    assert!(tools("timeout = { \"*\" = \"20m\" }").contains("longer than `max_timeout`"));
+    assert!(tools("timeout = { \"*\" = \"0s\" }").contains("longer than nothing"));
+    assert!(tools("rename = { a = \"b c\" }").contains("no name of a tool"));
+    assert!(tools("rename = { a = \"x\", b = \"x\" }").contains("becomes `x`, as `a` does"));
+}
+
+#[test]
+fn listening_beyond_loopback_must_be_meant() {
+    let open = "[server]\nlisten = [\"127.0.0.1:1\", \"0.0.0.0:8808\"]\n";
+    assert_eq!(
+        problem_of(open),
+        "2:1: `0.0.0.0:8808` can be reached from other machines, and nothing asks who calls; \
+         listen on 127.0.0.1, or set `allow_unauthenticated = true` in [server]"
+    );
+    assert!(problems(&good(&format!("{open}allow_unauthenticated = true"))).is_empty());
+    let admin = warnings(&good("[admin]\nlisten = \"0.0.0.0:9808\""));
+    assert!(admin[0].starts_with("2:1: the admin address `0.0.0.0:9808`"));
+}
+
+#[test]
+fn addresses_hosts_and_origins_are_checked() {
+    assert!(problem_of("[server]\nlisten = []").contains("empty list"));
+    assert!(problem_of("[server]\nlisten = [\"127.0.0.1:1\", \"127.0.0.1:1\"]").contains("twice"));
+    assert!(problem_of("[server]\nlisten = \"127.0.0.1:9808\"").contains("give [admin] a port"));
+    let free = "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"";
+    assert!(problems(&good(free)).is_empty());
+    assert!(problem_of("[server]\nallowed_hosts = [\"http://x/\"]").contains("is no host"));
+    assert!(problem_of("[server]\nallowed_origins = [\"x\"]").contains("is no origin"));
+    assert!(
+        problem_of("[server]\nallowed_origins = [\"https://X.example/\"]")
+            .contains("write it as browsers do: `https://x.example`")
+    );
+    let fine = "[server]\nallowed_hosts = [\"a.example\", \"b:1\", \"[::1]:2\"]\nallowed_origins = [\"*\", \"https://a.example:8443\"]";
+    assert!(problems(&good(fine)).is_empty());
+    assert!(problem_of("[telemetry]\nlevel = \"a=b=c\"").contains("is not a filter"));
+    assert!(problem_of("[store]\nsecret = \"\"").contains("is empty"));
+}
+
+#[test]
+fn what_is_odd_is_a_warning() {
+    assert!(warnings(&good("")).is_empty(), "{:?}", warnings(&good("")));
+    let cases = [
+        ("[upstreams.u]\nurl = \"http://u\"", "1:12: no route names upstream `u`"),
+        ("[store]\nsecret = \"short\"", "2:1: `secret` in [store] is short"),
+        (
+            "[upstreams.a__x]\ncommand = [\"x\"]",
+            "1:12: the names of upstream `a__x` can be mistaken for those of `a`",
+        ),
+        ("[upstreams.z__x]\ncommand = [\"x\"]", "upstream name `z__x` holds `__`"),
+        (
+            "[upstreams.u]\nurl = \"http://u\"\ncwd = \"/\"",
+            "`cwd` in [upstreams.u] is for children",
+        ),
+        (
+            "[upstreams.u]\ncommand = [\"u\"]\nheaders = { A = \"1\" }",
+            "`headers` in [upstreams.u] is for HTTP",
+        ),
+        (
+            "[upstreams.u]\ncommand = [\"u\"]\nbatch = true",
+            "`batch` in [upstreams.u] is for `protocol = \"jsonrpc\"`",
+        ),
+        (
+            "[[routes]]\npath = \"/r\"\nprotocol = \"jsonrpc\"\nmethods = { x = \"c\" }\nnames = \"auto\"",
+            "5:1: `names` of route `/r` has no effect",
+        ),
+    ];
+    for (more, right) in cases {
+        let found = warnings(&good(more));
+        assert!(found.iter().any(|text| text.contains(right)), "{more}: {found:#?}");
+    }
+}
+
+#[test]
+fn secrets_never_show() {
+    let read = config(&good("[store]\nsecret = \"0123456789abcdef-secret\""));
+    assert!(!format!("{read:?}").contains("abcdef"));
+    assert!(!serde_json::to_string(&read).unwrap().contains("abcdef"));
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = load(std::path::Path::new("/nowhere/t.toml"), &env).unwrap_err();
+    assert_eq!(error.to_string(), "cannot read /nowhere/t.toml");
+}

@@ -1,0 +1,155 @@
+//! `[upstreams.NAME]`: the servers behind the gateway.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Protocol, Revision, Secret, types, units};
+
+/// Who shares one child or upstream session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// Everybody.
+    Shared,
+    /// The exchanges of one client session.
+    Session,
+    /// The sessions of one principal; without identity those of one session.
+    Principal,
+}
+
+/// `[upstreams.NAME]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpstreamConfig {
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Program and arguments of a child process; `{self}` is this binary. Alone: MCP on its standard input and output.
+    /// With `url`: it is started and supervised, and dialled at `url`.
+    pub command: Option<Vec<String>>,
+    /// Environment of the child, added to what `env_inherit` lets through.
+    pub env: BTreeMap<String, Secret>,
+    /// Variables that the child inherits from the gateway's environment.
+    pub env_inherit: Vec<String>,
+    /// Working folder of the child.
+    pub cwd: Option<PathBuf>,
+    /// Address of the server: `http://…`.
+    #[serde(with = "types::optional_url")]
+    #[schemars(with = "Option<url::Url>")]
+    pub url: Option<url::Url>,
+    /// Headers sent with each request.
+    pub headers: BTreeMap<String, Secret>,
+    /// Pins the revision: `auto` or one revision.
+    pub revision: Revision,
+    /// Who shares one child or upstream session. Default: `shared` for stdio, `principal` for http.
+    pub isolation: Option<Isolation>,
+    /// One call; progress may extend it up to `max_timeout`.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub timeout: Duration,
+    /// Hard limit of one call.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub max_timeout: Duration,
+    /// Making a connection.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub connect_timeout: Duration,
+    /// From a request to the head of its response; default: as `timeout` says.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::Span>")]
+    pub first_byte_timeout: Option<Duration>,
+    /// From the start of a child to its answer to `initialize` (or until it accepts at `url`).
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub start_timeout: Duration,
+    /// How long lists of this upstream are waited for before the others are served without it.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub list_timeout: Duration,
+    /// How old a list may become when the upstream does not announce changes.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub list_ttl: Duration,
+    /// When a child or upstream session that no client uses is ended; the last one of an upstream stays unless
+    /// this is set.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::Span>")]
+    pub idle_timeout: Option<Duration>,
+    /// Calls in flight at once.
+    pub max_concurrency: usize,
+    /// Calls that may wait for a slot; more are refused.
+    pub max_queue: usize,
+    /// Largest message from the upstream.
+    #[serde(with = "units::size")]
+    #[schemars(with = "units::Size")]
+    pub max_message: usize,
+    /// Plain JSON-RPC over HTTP: the upstream answers batches itself, so elements may travel together.
+    pub batch: bool,
+    /// Choice and naming of its tools.
+    pub tools: ToolsConfig,
+}
+
+impl Default for UpstreamConfig {
+    fn default() -> Self {
+        Self {
+            protocol: Protocol::Mcp,
+            command: None,
+            env: BTreeMap::new(),
+            env_inherit: [
+                "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "TZ",
+                "TMPDIR",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+            cwd: None,
+            url: None,
+            headers: BTreeMap::new(),
+            revision: Revision::Auto,
+            isolation: None,
+            timeout: Duration::from_secs(30),
+            max_timeout: Duration::from_secs(600),
+            connect_timeout: Duration::from_secs(5),
+            first_byte_timeout: None,
+            start_timeout: Duration::from_secs(30),
+            list_timeout: Duration::from_secs(5),
+            list_ttl: Duration::from_secs(60),
+            idle_timeout: None,
+            max_concurrency: 64,
+            max_queue: 256,
+            max_message: 16 << 20,
+            batch: false,
+            tools: ToolsConfig::default(),
+        }
+    }
+}
+
+impl UpstreamConfig {
+    /// Who shares one child or upstream session, with the default of its transport.
+    pub fn isolation(&self) -> Isolation {
+        self.isolation.unwrap_or(if self.url.is_none() {
+            Isolation::Shared
+        } else {
+            Isolation::Principal
+        })
+    }
+}
+
+/// `[upstreams.NAME.tools]`; all by the upstream's own names, patterns are globs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ToolsConfig {
+    /// Only these are offered; empty: all.
+    pub allow: Vec<String>,
+    /// These are not offered.
+    pub deny: Vec<String>,
+    /// Own name to the name it is offered under (before any prefix).
+    pub rename: BTreeMap<String, String>,
+    /// Timeout of one call by pattern; the longest pattern that matches wins.
+    #[serde(with = "units::durations")]
+    #[schemars(with = "BTreeMap<String, units::Span>")]
+    pub timeout: BTreeMap<String, Duration>,
+}

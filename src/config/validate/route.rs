@@ -1,0 +1,168 @@
+//! `[[routes]]`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Checks, KeyPath};
+use crate::config::{Protocol, RouteConfig, UpstreamName, problem};
+
+impl Checks<'_> {
+    pub(super) fn routes(&mut self) {
+        let list = KeyPath::root().key("routes");
+        let indices = self.document.kept(&list);
+        let routes: Vec<_> = indices.into_iter().zip(&self.config.routes).collect();
+        if routes.is_empty() && !self.document.is_damaged(&list) {
+            let message = "there is no [[routes]], so nothing is served; add one with a `path`";
+            self.warn(list.clone(), message);
+        }
+        for (index, route) in &routes {
+            let at = list.index(*index);
+            // What is left of a table with errors in it says too little to be judged as a whole.
+            if !self.document.is_damaged(&at) {
+                self.route(route, &at);
+            }
+        }
+        self.paths(&routes, &list);
+        self.unused();
+    }
+
+    fn route(&mut self, route: &RouteConfig, at: &KeyPath) {
+        match route.protocol {
+            Protocol::Mcp => self.mcp_route(route, at),
+            Protocol::JsonRpc => self.plain_route(route, at),
+        }
+        let idle: &[&str] = match route.protocol {
+            Protocol::Mcp => &["lenient_content_type"],
+            Protocol::JsonRpc => &["sessions", "batches", "names"],
+        };
+        for key in idle {
+            let key_at = at.key(*key);
+            if self.document.has(&key_at) {
+                let (path, spoken) = (&route.path, word(route.protocol));
+                let text = format!("`{key}` of route `{path}` has no effect on a {spoken} route");
+                self.warn(key_at, text);
+            }
+        }
+    }
+
+    fn mcp_route(&mut self, route: &RouteConfig, at: &KeyPath) {
+        let path = &route.path;
+        if self.document.has(&at.key("methods")) {
+            let message = format!(
+                "route `{path}` speaks mcp, which is routed by `upstreams`, not by `methods`; \
+                 remove `methods`, or set `protocol = \"jsonrpc\"`"
+            );
+            self.error(at.key("methods"), message);
+        } else if route.upstreams.is_empty() {
+            let message =
+                format!("route `{path}` has no upstreams; name some: `upstreams = [\"…\"]`");
+            self.error(at.clone(), message);
+        }
+        let mut seen = BTreeSet::new();
+        for (index, name) in route.upstreams.iter().enumerate() {
+            let at = at.key("upstreams").index(index);
+            if !seen.insert(name) {
+                let message = format!("route `{path}` names upstream `{name}` twice; remove one");
+                self.error(at.clone(), message);
+            }
+            self.reference(route, name, at);
+        }
+    }
+
+    fn plain_route(&mut self, route: &RouteConfig, at: &KeyPath) {
+        let path = &route.path;
+        if self.document.has(&at.key("upstreams")) {
+            let message = format!(
+                "route `{path}` speaks jsonrpc, which is routed by `methods`, not by `upstreams`; \
+                 write `methods = {{ \"*\" = \"…\" }}`"
+            );
+            self.error(at.key("upstreams"), message);
+        } else if route.methods.is_empty() {
+            let message = format!(
+                "route `{path}` has no methods; name some: `methods = {{ \"*\" = \"…\" }}`"
+            );
+            self.error(at.clone(), message);
+        }
+        for (pattern, name) in &route.methods {
+            let at = at.key("methods").key(pattern);
+            self.pattern(at.clone(), pattern);
+            self.reference(route, name, at);
+        }
+    }
+
+    /// Whether a route may refer to this upstream.
+    fn reference(&mut self, route: &RouteConfig, name: &UpstreamName, at: KeyPath) {
+        let path = &route.path;
+        let table = KeyPath::root().key("upstreams").key(name.as_str());
+        if self.document.is_damaged(&table) {
+            return;
+        }
+        let Some(upstream) = self.config.upstreams.get(name) else {
+            let known = self.config.upstreams.keys().map(UpstreamName::as_str);
+            let hint = problem::hint(name.as_str(), known, "upstreams");
+            self.error(
+                at,
+                format!("route `{path}` names upstream `{name}`, which does not exist{hint}"),
+            );
+            return;
+        };
+        if upstream.protocol != route.protocol {
+            let (needs, speaks) = (word(route.protocol), word(upstream.protocol));
+            let message = format!(
+                "route `{path}` speaks {needs}, but upstream `{name}` speaks {speaks}; \
+                 set `protocol = \"{needs}\"` in [{table}], or `protocol = \"{speaks}\"` on the route"
+            );
+            self.error(at, message);
+        }
+    }
+
+    fn paths(&mut self, routes: &[(usize, &RouteConfig)], list: &KeyPath) {
+        let mut taken = BTreeMap::new();
+        for (index, route) in routes {
+            let at = list.index(*index).key("path");
+            if let Some(earlier) = taken.insert(&route.path, at.clone()) {
+                let line = self.document.place_of_key(&earlier).map_or(0, |place| place.line);
+                let message = format!(
+                    "path `{}` is already that of the route in line {line}; give each its own",
+                    route.path
+                );
+                self.error(at, message);
+            }
+        }
+        for (index, route) in routes {
+            let streams = route.path.as_str().strip_suffix("/sse");
+            let holder = routes.iter().find(|(_, other)| {
+                other.protocol == Protocol::Mcp && Some(other.path.as_str()) == streams
+            });
+            if let Some((_, other)) = holder {
+                let message = format!(
+                    "path `{}` is where route `{}` serves older clients; choose another",
+                    route.path, other.path
+                );
+                self.error(list.index(*index).key("path"), message);
+            }
+        }
+    }
+
+    fn unused(&mut self) {
+        let table = KeyPath::root().key("upstreams");
+        if self.document.is_damaged(&KeyPath::root().key("routes")) {
+            return;
+        }
+        let routes = &self.config.routes;
+        let used: BTreeSet<_> = routes
+            .iter()
+            .flat_map(|route| route.upstreams.iter().chain(route.methods.values()))
+            .collect();
+        for name in self.config.upstreams.keys().filter(|name| !used.contains(name)) {
+            let message = format!("no route names upstream `{name}`, so it is never used");
+            self.warn(table.key(name.as_str()), message);
+        }
+    }
+}
+
+fn word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Mcp => "mcp",
+        Protocol::JsonRpc => "jsonrpc",
+    }
+}

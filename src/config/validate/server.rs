@@ -1,0 +1,144 @@
+//! `[server]`, `[admin]`, `[telemetry]`, `[store]`.
+
+use std::net::SocketAddr;
+
+use super::{Checks, KeyPath};
+use crate::config::units::show_size;
+
+/// What the HTTP parser needs at least to hold one head.
+const SMALLEST_HEAD: usize = 8 << 10;
+/// Nesting that the envelopes of the protocol itself need.
+const SHALLOWEST: u16 = 8;
+/// More threads than any machine has use for.
+const MOST_WORKERS: usize = 1024;
+/// Shorter secrets can be guessed.
+const SHORTEST_SECRET: usize = 16;
+
+impl Checks<'_> {
+    pub(super) fn server(&mut self) {
+        let server = &self.config.server;
+        let table = KeyPath::root().key("server");
+        self.listen();
+        self.hosts();
+        for (key, number) in [
+            ("max_body", server.max_body),
+            ("max_batch", server.max_batch),
+            ("batch_concurrency", server.batch_concurrency),
+            ("max_connections", server.max_connections),
+            ("max_sessions", server.max_sessions),
+        ] {
+            self.positive(&table, key, number);
+        }
+        for (key, duration) in [
+            ("header_timeout", server.header_timeout),
+            ("body_timeout", server.body_timeout),
+            ("keep_alive", server.keep_alive),
+            ("session_idle_timeout", server.session_idle_timeout),
+        ] {
+            self.lasting(&table, key, duration);
+        }
+        if server.max_header < SMALLEST_HEAD {
+            let message = format!("must be at least {}", show_size(SMALLEST_HEAD));
+            self.wrong(table.key("max_header"), &message);
+        }
+        if server.max_depth < SHALLOWEST {
+            let message = format!("must be at least {SHALLOWEST}, which the protocol itself needs");
+            self.wrong(table.key("max_depth"), &message);
+        }
+        if server.workers.is_some_and(|workers| workers == 0 || workers > MOST_WORKERS) {
+            let message =
+                format!("must be 1 to {MOST_WORKERS}; leave it out for one for each core");
+            self.wrong(table.key("workers"), &message);
+        }
+    }
+
+    fn listen(&mut self) {
+        let server = &self.config.server;
+        let at = KeyPath::root().key("server").key("listen");
+        let addresses = &server.listen.0;
+        if addresses.is_empty() {
+            self.wrong(at.clone(), "is an empty list; name at least one address");
+        }
+        for (index, address) in addresses.iter().enumerate() {
+            if !address.ip().is_loopback() && !server.allow_unauthenticated {
+                let message = format!(
+                    "`{address}` can be reached from other machines, and nothing asks who calls; \
+                     listen on 127.0.0.1, or set `allow_unauthenticated = true` in [server]"
+                );
+                self.error(at.clone(), message);
+            }
+            if addresses[..index].iter().any(|earlier| clashes(*earlier, *address)) {
+                self.error(at.clone(), format!("`{address}` is listened on twice; remove one"));
+            }
+        }
+        let admin = self.config.admin.listen;
+        let at = KeyPath::root().key("admin").key("listen");
+        if addresses.iter().any(|address| clashes(*address, admin)) {
+            self.error(
+                at.clone(),
+                format!("`{admin}` is the address of [server] too; give [admin] a port of its own"),
+            );
+        }
+        if !admin.ip().is_loopback() {
+            self.warn(
+                at,
+                format!(
+                    "the admin address `{admin}` can be reached from other machines without a \
+                     password; see that only those who may can reach it"
+                ),
+            );
+        }
+    }
+
+    fn hosts(&mut self) {
+        let server = &self.config.server;
+        let table = KeyPath::root().key("server");
+        for host in &server.allowed_hosts {
+            if host.parse::<http::uri::Authority>().is_err() || host.contains('@') {
+                let message = format!("holds `{host}`, which is no host such as `mcp.example.com`");
+                self.wrong(table.key("allowed_hosts"), &message);
+            }
+        }
+        for origin in server.allowed_origins.iter().filter(|origin| *origin != "*") {
+            let parsed = url::Url::parse(origin).map(|url| url.origin().ascii_serialization());
+            match parsed {
+                Ok(right) if right == *origin => {}
+                Ok(right) if right != "null" => {
+                    let message = format!("holds `{origin}`; write it as browsers do: `{right}`");
+                    self.wrong(table.key("allowed_origins"), &message);
+                }
+                _ => {
+                    let message = format!(
+                        "holds `{origin}`, which is no origin such as `https://app.example.com`"
+                    );
+                    self.wrong(table.key("allowed_origins"), &message);
+                }
+            }
+        }
+    }
+
+    pub(super) fn rest(&mut self) {
+        let level = &self.config.telemetry.level;
+        if let Err(cause) = tracing_subscriber::EnvFilter::builder().parse(level) {
+            let message =
+                format!("`{level}` is not a filter such as `info` or `trunkline=debug`: {cause}");
+            let at = KeyPath::root().key("telemetry").key("level");
+            self.wrong(at, &format!("cannot be used: {message}"));
+        }
+        let secret = self.config.store.secret.as_ref().map(|secret| secret.expose().len());
+        let at = KeyPath::root().key("store").key("secret");
+        match secret {
+            Some(0) => self.wrong(at, "is empty; leave it out to have one made at random"),
+            Some(length) if length < SHORTEST_SECRET => self.warn(
+                at,
+                format!("`secret` in [store] is short; use at least {SHORTEST_SECRET} characters"),
+            ),
+            _ => {}
+        }
+    }
+}
+
+/// Whether both cannot be listened on at once. Port 0 is a new port each time.
+fn clashes(one: SocketAddr, other: SocketAddr) -> bool {
+    one == other && one.port() != 0
+}
