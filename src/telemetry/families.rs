@@ -19,9 +19,32 @@ const NAMESPACE: &str = "trunkline";
 /// Label of a method that is neither a known one nor a configured pattern, and of tools over the cap.
 pub(super) const OTHER: &str = "other";
 
-/// Values of `direction` in `bytes_total`: request bodies from clients, answers to clients, requests to upstreams,
-/// answers from upstreams. Bodies and messages only, without HTTP heads.
-pub(super) const DIRECTIONS: [&str; 4] = ["in", "out", "upstream_out", "upstream_in"];
+/// Which way bytes go; `direction` in `bytes_total`. Bodies and messages only, without HTTP heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Requests of clients.
+    In,
+    /// Answers and events to clients.
+    Out,
+    /// Requests to upstreams.
+    UpstreamOut,
+    /// Answers and events from upstreams.
+    UpstreamIn,
+}
+
+impl Direction {
+    const ALL: [Self; 4] = [Self::In, Self::Out, Self::UpstreamOut, Self::UpstreamIn];
+
+    /// The label value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::In => "in",
+            Self::Out => "out",
+            Self::UpstreamOut => "upstream_out",
+            Self::UpstreamIn => "upstream_in",
+        }
+    }
+}
 
 /// Whole exchanges and calls: from a local answer without an upstream to a call that runs into its timeout.
 const LATENCY: &[f64] =
@@ -63,7 +86,7 @@ pub(super) struct Families {
     pub(super) catalog_items: IntGaugeVec,
     pub(super) catalog_tokens: IntGaugeVec,
     pub(super) batch_elements: Histogram,
-    pub(super) bytes: IntCounterVec,
+    bytes: IntCounterVec,
 }
 
 impl Families {
@@ -102,10 +125,15 @@ impl Families {
         families
     }
 
+    /// The counter of one direction.
+    pub(super) fn bytes(&self, direction: Direction) -> IntCounter {
+        self.bytes.with_label_values(&[direction.as_str()])
+    }
+
     /// What needs no handle: build, process, dropped log lines, and the closed values of `direction`.
     fn register_constant(&self) {
-        for direction in DIRECTIONS {
-            self.bytes.with_label_values(&[direction]);
+        for direction in Direction::ALL {
+            self.bytes(direction);
         }
         let labels = ["version", "os", "arch"];
         let build = gauges(&self.registry, "build_info", "Always 1.", &labels);

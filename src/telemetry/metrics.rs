@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use prometheus::{Histogram, IntCounter, IntGauge, TextEncoder};
 
-use super::families::Families;
+use super::families::{Direction, Families};
 use super::series::{ByMethod, Pair};
 pub use super::tools::ToolMetrics;
 use super::tools::{self, Tools};
@@ -129,8 +129,8 @@ impl UpstreamMetrics {
             noise: families.upstream_noise.with_label_values(&[label]),
             stray: families.upstream_stray.with_label_values(&[label]),
             list_failures: families.upstream_list_failures.with_label_values(&[label]),
-            bytes_out: families.bytes.with_label_values(&["upstream_out"]),
-            bytes_in: families.bytes.with_label_values(&["upstream_in"]),
+            bytes_out: families.bytes(Direction::UpstreamOut),
+            bytes_in: families.bytes(Direction::UpstreamIn),
             calls: ByMethod::new(&families.methods, Self::pair(&families), label),
             name: name.clone(),
             families,
@@ -183,8 +183,8 @@ impl RouteMetrics {
         Self {
             in_flight: families.exchanges_in_flight.with_label_values(&[label]),
             batch_elements: families.batch_elements.clone(),
-            bytes_in: families.bytes.with_label_values(&["in"]),
-            bytes_out: families.bytes.with_label_values(&["out"]),
+            bytes_in: families.bytes(Direction::In),
+            bytes_out: families.bytes(Direction::Out),
             unreplayable: families.streams_unreplayable.with_label_values(&[label]),
             overhead: families.overhead_seconds.with_label_values(&[label]),
             sessions: [Era::Legacy, Era::Modern].map(sessions),
