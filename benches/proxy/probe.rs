@@ -1,0 +1,99 @@
+//! One careful request before the load: the answer is parsed and compared with the direct one, and
+//! its text becomes what every further answer must hold.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::Result;
+use crate::scenario::{Call, Check};
+use crate::session::{FIRST_ID, Session};
+
+/// How long a target may take until its answers are right; a catalog is filled in the background.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What an answer must hold.
+pub(crate) struct Expected {
+    /// HTTP status.
+    pub(crate) status: u16,
+    /// Text of the result or error, byte for byte.
+    pub(crate) text: Vec<u8>,
+    /// What must be equal on every target.
+    pub(crate) essence: Value,
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    id: u64,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// Asks until the answer is the one that was given directly.
+pub(crate) async fn expect(
+    address: SocketAddr,
+    call: &Call,
+    direct: Option<&Expected>,
+) -> Result<Expected> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let problem = match ask(address, call).await {
+            Ok(found) if direct.is_none_or(|direct| direct.essence == found.essence) => {
+                return Ok(found);
+            }
+            Ok(found) => {
+                let text = String::from_utf8_lossy(&found.text[..found.text.len().min(300)]);
+                format!("another answer than the direct one: {text}")
+            }
+            Err(error) => error.to_string(),
+        };
+        if Instant::now() > deadline {
+            return Err(problem.into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn ask(address: SocketAddr, call: &Call) -> Result<Expected> {
+    let mut session = Session::open(address, call).await?;
+    let (request, _) = session.template(call);
+    let answer = session.client.send(&request).await?;
+    let status = answer.status;
+    let body = std::str::from_utf8(answer.body)?;
+    let text = body.lines().filter_map(|line| line.strip_prefix("data:")).next_back();
+    let text = text.unwrap_or(body);
+    let message: Message<'_> = serde_json::from_str(text).map_err(|error| {
+        format!("status {status}, {error}: {}", text.get(..text.len().min(300)).unwrap_or(""))
+    })?;
+    if message.id != FIRST_ID {
+        return Err(format!("id {} instead of {FIRST_ID}", message.id).into());
+    }
+    let raw = match (call.check, message.result, message.error) {
+        (Check::Error, None, Some(error)) => error,
+        (Check::Result | Check::Tools, Some(result), None) => result,
+        _ => return Err(format!("unexpected kind of answer: {text:.300}").into()),
+    };
+    let text = raw.get().as_bytes().to_vec();
+    let essence = essence(call.check, serde_json::from_slice(&text)?);
+    session.close().await?;
+    Ok(Expected { status, text, essence })
+}
+
+fn essence(check: Check, mut answer: Value) -> Value {
+    match check {
+        Check::Result => answer,
+        Check::Error => answer["code"].take(),
+        Check::Tools => {
+            let mut tools = answer["tools"].take();
+            if let Some(tools) = tools.as_array_mut() {
+                tools.sort_by_key(|tool| tool["name"].to_string());
+            }
+            tools
+        }
+    }
+}

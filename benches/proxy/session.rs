@@ -1,0 +1,93 @@
+//! What a client says on one connection: the opening of an MCP session, then calls.
+
+use std::net::SocketAddr;
+
+use crate::Result;
+use crate::client::{Client, header};
+use crate::scenario::{Call, REVISION};
+
+/// Ids have ten digits, so that a request keeps its length from one id to the next.
+pub(crate) const FIRST_ID: u64 = 1_000_000_000;
+
+/// A connection, with an MCP session where its calls need one.
+pub(crate) struct Session {
+    /// The connection.
+    pub(crate) client: Client,
+    address: SocketAddr,
+    path: String,
+    id: Option<String>,
+}
+
+impl Session {
+    /// Connects, and opens a session if asked to.
+    pub(crate) async fn open(address: SocketAddr, call: &Call) -> Result<Self> {
+        let client = Client::connect(address).await?;
+        let mut session = Self { client, address, path: call.path.clone(), id: None };
+        if call.session {
+            session.initialize().await?;
+        }
+        Ok(session)
+    }
+
+    /// Opens an MCP session on this connection; an earlier one is left as it is.
+    pub(crate) async fn initialize(&mut self) -> Result<()> {
+        self.id = None;
+        let params = format!(
+            r#"{{"protocolVersion":"{REVISION}","capabilities":{{}},"clientInfo":{{"name":"load","version":"1.0.0"}}}}"#
+        );
+        let request = self.request("POST", &message("initialize", &params, Some(1)));
+        let answer = self.client.send(&request).await?;
+        let id = header(answer.head, "mcp-session-id").map(str::to_owned);
+        if answer.status != 200 || id.is_none() {
+            return Err(format!("initialize was answered with {}", answer.status).into());
+        }
+        self.id = id;
+        let text = message("notifications/initialized", "{}", None);
+        let request = self.request("POST", &text);
+        match self.client.send(&request).await?.status {
+            202 => Ok(()),
+            status => Err(format!("initialized was answered with {status}").into()),
+        }
+    }
+
+    /// Ends the MCP session, if there is one.
+    pub(crate) async fn close(mut self) -> Result<()> {
+        if self.id.is_some() {
+            let request = self.request("DELETE", "");
+            self.client.send(&request).await?;
+        }
+        Ok(())
+    }
+
+    /// The call as bytes, with [`FIRST_ID`], and where the digits of the id begin.
+    pub(crate) fn template(&self, call: &Call) -> (Vec<u8>, usize) {
+        let request = self.request("POST", &message(call.method, &call.params, Some(FIRST_ID)));
+        let digits = FIRST_ID.to_string();
+        // From behind: the header holds other numbers, the id is the last member.
+        let at = memchr::memmem::rfind(&request, digits.as_bytes());
+        (request, at.expect("the message holds its id"))
+    }
+
+    fn request(&self, method: &str, body: &str) -> Vec<u8> {
+        let Self { address, path, .. } = self;
+        let session = match &self.id {
+            Some(id) => {
+                format!("Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: {REVISION}\r\n")
+            }
+            None => String::new(),
+        };
+        let length = body.len();
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\n{session}\
+             Content-Length: {length}\r\n\r\n{body}"
+        )
+        .into_bytes()
+    }
+}
+
+/// A message in the order of members that the common SDKs write.
+fn message(method: &str, params: &str, id: Option<u64>) -> String {
+    let id = id.map(|id| format!(",\"id\":{id}")).unwrap_or_default();
+    format!(r#"{{"method":"{method}","params":{params},"jsonrpc":"2.0"{id}}}"#)
+}
