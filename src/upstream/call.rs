@@ -13,6 +13,11 @@ use crate::jsonrpc::{Chunks, Edit, ErrorObject, Id, Member, Message, NullId, err
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallerId(pub u64);
 
+impl CallerId {
+    /// The gateway itself (its list requests). No question of an upstream is ever put to it.
+    pub const GATEWAY: Self = Self(0);
+}
+
 /// A request on its way to one upstream.
 #[derive(Debug)]
 pub struct OutCall {

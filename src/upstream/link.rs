@@ -93,14 +93,17 @@ pub(crate) struct Inlet {
 impl Inlet {
     /// Reports; waits while the queue is full.
     pub(crate) async fn send(&self, kind: NoticeKind) {
-        let notice = Notice { upstream: self.upstream.clone(), link: self.link.clone(), kind };
-        let _ = self.notices.send(notice).await;
+        let _ = self.notices.send(self.notice(kind)).await;
     }
 
     /// Reports without waiting; `false` when the queue is full or closed.
     pub(crate) fn try_send(&self, kind: NoticeKind) -> bool {
-        let notice = Notice { upstream: self.upstream.clone(), link: self.link.clone(), kind };
-        self.notices.try_send(notice).is_ok()
+        self.notices.try_send(self.notice(kind)).is_ok()
+    }
+
+    /// The notice with the key of this link.
+    pub(super) fn notice(&self, kind: NoticeKind) -> Notice {
+        Notice { upstream: self.upstream.clone(), link: self.link.clone(), kind }
     }
 }
 

@@ -26,13 +26,28 @@ struct Failures {
     count: u32,
     until: Option<Instant>,
     why: String,
+    /// The last start failed, or what it started died.
+    down: bool,
+    /// Children that failed to start and are being ended.
+    ending: usize,
+}
+
+/// While it lives, a child that failed to start is being ended, and no other is started beside it.
+#[derive(Debug)]
+pub(super) struct Ending<'a>(&'a Backoff);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().ending -= 1;
+    }
 }
 
 impl Backoff {
     /// Why no child may be started now: the last failure. `None` once the pause is over.
     pub(super) fn refusal(&self, now: Instant) -> Option<String> {
         let failures = self.0.lock();
-        failures.until.is_some_and(|until| now < until).then(|| failures.why.clone())
+        let pausing = failures.until.is_some_and(|until| now < until);
+        (pausing || failures.ending > 0).then(|| failures.why.clone())
     }
 
     /// A child failed at `now`, `uptime` after it began to serve (zero: it never did). Returns how long to pause
@@ -51,6 +66,7 @@ impl Backoff {
         // 80 % to 120 %.
         let pause = pause.mul_f64(0.8 + 0.4 * f64::from(chance) / f64::from(u32::MAX));
         failures.until = Some(now + pause);
+        failures.down = true;
         why.clone_into(&mut failures.why);
         pause
     }
@@ -58,13 +74,26 @@ impl Backoff {
     /// A child ended on our wish, `uptime` after it began to serve.
     pub(super) fn ended(&self, uptime: Duration) {
         if uptime >= STEADY {
-            *self.0.lock() = Failures::default();
+            let mut failures = self.0.lock();
+            failures.count = 0;
+            failures.until = None;
         }
     }
 
-    /// Whether the next start follows a failure.
-    pub(super) fn is_after_failure(&self) -> bool {
-        self.0.lock().count > 0
+    /// A child serves.
+    pub(super) fn serves(&self) {
+        self.0.lock().down = false;
+    }
+
+    /// Whether the next start is a restart: no child served since the last failure.
+    pub(super) fn is_down(&self) -> bool {
+        self.0.lock().down
+    }
+
+    /// Refuses starts until the guard is dropped.
+    pub(super) fn ending(&self) -> Ending<'_> {
+        self.0.lock().ending += 1;
+        Ending(self)
     }
 }
 
@@ -94,9 +123,19 @@ mod tests {
         assert_eq!(pauses(&backoff, STEADY, 2), [200, 200]);
         assert_eq!(pauses(&backoff, Duration::ZERO, 1), [400]);
         backoff.ended(Duration::from_secs(29));
-        assert!(backoff.is_after_failure());
+        assert_eq!(pauses(&backoff, Duration::ZERO, 1), [800]);
         backoff.ended(STEADY);
-        assert!(!backoff.is_after_failure());
+        assert_eq!(pauses(&backoff, Duration::ZERO, 1), [200]);
+    }
+
+    #[test]
+    fn a_restart_is_a_start_after_a_failure() {
+        let backoff = Backoff::default();
+        assert!(!backoff.is_down());
+        pauses(&backoff, Duration::ZERO, 1);
+        assert!(backoff.is_down());
+        backoff.serves();
+        assert!(!backoff.is_down());
     }
 
     #[test]
@@ -107,6 +146,9 @@ mod tests {
         let pause = backoff.failed("start timeout", Duration::ZERO, now, u32::MAX);
         assert_eq!(pause.as_millis(), 240);
         assert_eq!(backoff.refusal(now).as_deref(), Some("start timeout"));
+        let ending = backoff.ending();
+        assert_eq!(backoff.refusal(now + pause).as_deref(), Some("start timeout"));
+        drop(ending);
         assert_eq!(backoff.refusal(now + pause), None);
     }
 

@@ -1,5 +1,22 @@
 //! Children on standard input and output.
+//!
+//! [`StdioLink`] is an MCP link whose other end is a child; [`Process`] is a child that is dialled elsewhere. Both are
+//! kept running by a `supervisor`, which starts a `child`, sends its standard error to the log (`output`) and
+//! starts it again after a [`Backoff`]. The protocol is in `channel` (out, and answers) and `inbound` (all
+//! that a server may send), on any pair of byte streams.
 
 mod backoff;
+mod channel;
+mod child;
+mod inbound;
+mod link;
+mod output;
+mod process;
+mod salvage;
+mod supervisor;
+#[cfg(test)]
+mod tests;
 
 pub(in crate::upstream) use backoff::Backoff;
+pub(in crate::upstream) use link::StdioLink;
+pub(in crate::upstream) use process::Process;
