@@ -6,9 +6,12 @@
 mod decode;
 mod document;
 mod expand;
+mod import;
+mod jsonc;
 mod load;
 mod problem;
 mod route;
+mod schema;
 mod server;
 mod types;
 mod units;
@@ -24,9 +27,11 @@ use std::net::SocketAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use import::{ImportError, Imported, import, load_mcp_servers};
 pub use load::{load, parse};
 pub use problem::{Checked, ConfigError, Place, Problem, Problems};
 pub use route::{Names, RouteConfig, Sessions};
+pub use schema::schema;
 pub use server::ServerConfig;
 pub use types::{OneOrMany, Revision, RouteName, Secret, UpstreamName};
 pub use upstream::{Isolation, ToolsConfig, UpstreamConfig};

@@ -64,13 +64,15 @@ impl<T: Serialize> Serialize for OneOrMany<T> {
 
 /// Name of an upstream: letters, digits, `_` and `-`, at most 32 characters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
-#[serde(transparent)]
-pub struct UpstreamName(#[schemars(with = "String")] Arc<str>);
+#[schemars(transparent)]
+pub struct UpstreamName(
+    #[schemars(with = "String", regex(pattern = "^[A-Za-z0-9_-]{1,32}$"))] Arc<str>,
+);
 
 /// Name of a route: its path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
-#[serde(transparent)]
-pub struct RouteName(#[schemars(with = "String")] Arc<str>);
+#[schemars(transparent)]
+pub struct RouteName(#[schemars(with = "String", regex(pattern = "^/[^?#%{}]*$"))] Arc<str>);
 
 macro_rules! name {
     ($type:ident) => {

@@ -27,7 +27,7 @@ impl JsonSchema for Size {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "anyOf": [
-                { "type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtT]?[iI]?[bB]?)\s*$" },
+                { "type": "string", "pattern": r"^[0-9.]+ *[kKmMgGtT]?i?[bB]?$|\$\{" },
                 { "type": "integer", "minimum": 0 }
             ],
             "examples": ["4MiB"]
@@ -46,7 +46,7 @@ impl JsonSchema for Span {
         "Duration".into()
     }
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "[0-9]", "examples": ["30s", "1m 30s", "250ms"] })
+        json_schema!({ "type": "string", "pattern": r"^([0-9.]+ *[a-z]+,? *)+$|\$\{", "examples": ["30s", "1m 30s", "250ms"] })
     }
 }
 

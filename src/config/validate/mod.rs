@@ -6,6 +6,8 @@ mod upstream;
 
 use std::time::Duration;
 
+pub(super) use upstream::is_own_header;
+
 use super::Config;
 use super::document::{Document, KeyPath};
 

@@ -8,7 +8,7 @@ use crate::config::units::show_size;
 /// What the HTTP parser needs at least to hold one head.
 const SMALLEST_HEAD: usize = 8 << 10;
 /// Nesting that the envelopes of the protocol itself need.
-const SHALLOWEST: u16 = 8;
+const SHALLOWEST: u16 = 4;
 /// More threads than any machine has use for.
 const MOST_WORKERS: usize = 1024;
 /// Shorter secrets can be guessed.

@@ -27,6 +27,11 @@ const OWN_HEADERS: &[&str] = &[
 /// Longest name of a tool (MCP 2025-11-25, tools).
 const LONGEST_TOOL: usize = 128;
 
+/// Whether the gateway writes this header itself on requests to an upstream.
+pub(in crate::config) fn is_own_header(name: &str) -> bool {
+    OWN_HEADERS.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
 impl Checks<'_> {
     pub(super) fn upstream(&mut self, name: &UpstreamName) {
         let table = KeyPath::root().key("upstreams").key(name.as_str());
@@ -135,7 +140,7 @@ impl Checks<'_> {
                 self.wrong(at, "is no name of a header: letters, digits and `-`");
                 continue;
             };
-            if OWN_HEADERS.contains(&parsed.as_str()) {
+            if is_own_header(parsed.as_str()) {
                 self.wrong(at.clone(), "is a header that the gateway sets itself; remove it");
             }
             if http::HeaderValue::from_str(value.expose()).is_err() {
