@@ -14,6 +14,7 @@
 //! * [`downstream`], [`admin`], [`example`]: listeners, the operator's side, the example upstreams.
 //! * [`app`]: wires the rooms, the command line.
 
+pub mod admin;
 pub mod catalog;
 pub mod config;
 pub mod exchange;
