@@ -6,5 +6,6 @@ mod client;
 mod fake;
 mod gateway;
 mod jsonrpc_rows;
+mod layout;
 mod mcp;
 mod metrics;
