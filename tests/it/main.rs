@@ -2,10 +2,17 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
+mod aggregation;
+mod batches;
+mod calls;
 mod client;
 mod fake;
 mod gateway;
+mod hostile;
 mod jsonrpc_rows;
 mod layout;
 mod mcp;
 mod metrics;
+mod sessions;
+mod stdio;
+mod upstream_sessions;
