@@ -17,10 +17,12 @@
 pub mod admin;
 pub mod catalog;
 pub mod config;
+pub mod downstream;
 pub mod exchange;
 pub mod fault;
 pub mod jsonrpc;
 pub mod mcp;
+pub mod pipeline;
 pub mod policy;
 pub mod router;
 pub mod session;

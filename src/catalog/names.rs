@@ -35,6 +35,14 @@ impl Naming {
         digest.truncate(HASH_DIGITS);
         format!("{kept}_{digest}")
     }
+
+    /// The heading of one upstream's part in merged instructions.
+    pub fn title(self, upstream: &str) -> String {
+        match self {
+            Self::Own => upstream.to_owned(),
+            Self::Prefixed => format!("{upstream} (names begin with `{upstream}__`)"),
+        }
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -31,6 +31,14 @@ pub struct ServerConfig {
     pub max_batch: usize,
     /// Elements of one batch in flight at once.
     pub batch_concurrency: usize,
+    /// How long a whole batch may take; what is not finished then is answered with an error each.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub batch_timeout: Duration,
+    /// Largest answer to a batch; elements that do not fit are answered with an error each.
+    #[serde(with = "units::size")]
+    #[schemars(with = "units::Size")]
+    pub max_batch_answer: usize,
     /// Deepest nesting of a message.
     pub max_depth: u16,
     /// Largest request head.
@@ -76,6 +84,8 @@ impl Default for ServerConfig {
             max_body: 4 << 20,
             max_batch: 50,
             batch_concurrency: 10,
+            batch_timeout: Duration::from_secs(60),
+            max_batch_answer: 32 << 20,
             max_depth: 128,
             max_header: 32 << 10,
             header_timeout: Duration::from_secs(60),

@@ -89,6 +89,8 @@ pub struct UpstreamConfig {
     pub max_message: usize,
     /// Plain JSON-RPC over HTTP: the upstream answers batches itself, so elements may travel together.
     pub batch: bool,
+    /// Schemes of resource URIs that it owns though it lists no such resource, such as `file`.
+    pub uri_schemes: Vec<String>,
     /// Choice and naming of its tools.
     pub tools: ToolsConfig,
 }
@@ -122,6 +124,7 @@ impl Default for UpstreamConfig {
             max_queue: 256,
             max_message: 16 << 20,
             batch: false,
+            uri_schemes: Vec::new(),
             tools: ToolsConfig::default(),
         }
     }

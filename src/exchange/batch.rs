@@ -59,6 +59,13 @@ impl Assembly {
         self.slots[index] = Slot::Filled(answer);
     }
 
+    /// Element `index` is owed nothing any more (cancelled).
+    pub fn forget(&mut self, index: usize) {
+        if let Some(slot @ Slot::Waiting(_)) = self.slots.get_mut(index) {
+            *slot = Slot::Silent;
+        }
+    }
+
     /// Gives every element that has no answer yet this one.
     pub fn fill_rest(&mut self, fault: &Fault) {
         let error = fault.to_error();

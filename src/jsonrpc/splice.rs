@@ -115,6 +115,12 @@ impl Chunks {
     }
 }
 
+impl FromIterator<Bytes> for Chunks {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(slices: I) -> Self {
+        Self(slices.into_iter().collect())
+    }
+}
+
 impl From<Bytes> for Chunks {
     fn from(bytes: Bytes) -> Self {
         Self(SmallVec::from_iter([bytes]))

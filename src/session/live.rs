@@ -229,6 +229,14 @@ impl Session {
         Some(Stream { session: Arc::clone(self), outbox })
     }
 
+    /// Ends the standing streams once what waits is written.
+    pub fn close_streams(&self) {
+        let streams = std::mem::take(&mut self.inner.lock().streams);
+        for stream in streams {
+            stream.close();
+        }
+    }
+
     /// Sends a message to exactly one of the standing streams, the newest. Without one, list changes are
     /// remembered and anything else is dropped.
     pub fn publish(&self, broadcast: &Broadcast) {

@@ -26,6 +26,7 @@ pub enum Full {
 #[derive(Debug)]
 pub struct Sessions {
     map: DashMap<SessionId, Arc<Session>>,
+    by_number: DashMap<u64, Arc<Session>>,
     open: AtomicUsize,
     limit: usize,
     idle_timeout: Duration,
@@ -37,6 +38,7 @@ impl Sessions {
     pub fn new(limit: usize, idle_timeout: Duration) -> Self {
         Self {
             map: DashMap::new(),
+            by_number: DashMap::new(),
             open: AtomicUsize::new(0),
             limit,
             idle_timeout,
@@ -57,6 +59,7 @@ impl Sessions {
             return Err(Full::NoRandomness);
         };
         let session = Session::new(id.clone(), self.number(), opened);
+        self.by_number.insert(session.number(), Arc::clone(&session));
         self.map.insert(id, Arc::clone(&session));
         Ok(session)
     }
@@ -77,10 +80,16 @@ impl Sessions {
         Some(session)
     }
 
+    /// The live session of that number.
+    pub fn numbered(&self, number: u64) -> Option<Arc<Session>> {
+        self.by_number.get(&number).map(|entry| Arc::clone(entry.value()))
+    }
+
     /// Ends one; `false` if it was gone already.
     pub fn end(&self, session: &Session) -> bool {
         let removed = self.map.remove(session.id().as_str());
         if removed.is_some() {
+            self.by_number.remove(&session.number());
             self.open.fetch_sub(1, Ordering::Relaxed);
         }
         session.end();

@@ -8,6 +8,7 @@ mod call;
 mod error;
 mod http;
 mod link;
+mod outlook;
 mod pending;
 mod pool;
 mod stdio;

@@ -1,0 +1,318 @@
+//! One HTTP request: checked, read, handed to the pipeline, answered.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use tokio_util::task::TaskTracker;
+
+use super::accept::{Accepts, is_json, is_undeclared};
+use super::body::{ExchangeBody, OutBody, Running, StreamBody};
+use super::{cors, intake};
+use crate::fault::{Fault, Reason};
+use crate::jsonrpc::{Chunks, NullId};
+use crate::mcp::SESSION_HEADER;
+use crate::pipeline::{Done, Inbound, Pipeline, Reply, Route, Run, Snapshot};
+use crate::telemetry::RouteMetrics;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// What every request of one connection knows.
+pub(super) struct Connection {
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) peer: SocketAddr,
+    /// It came in on a loopback listener.
+    pub(super) local: bool,
+}
+
+type Answer = Response<OutBody>;
+
+/// Serves one request.
+pub(super) async fn serve(connection: &Connection, request: Request<Incoming>) -> Answer {
+    let snapshot = connection.pipeline.snapshot();
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str));
+    let origin = request.headers().get(ORIGIN).cloned();
+    let origin_text = origin.as_ref().map(|origin| origin.to_str().unwrap_or_default());
+    if let Err(refused) = snapshot.origin.check(host, origin_text, connection.local) {
+        let fault = Fault::new(Reason::Forbidden, refused.to_string());
+        return message(StatusCode::FORBIDDEN, error_text(&fault));
+    }
+    let Some(route) = snapshot.route(request.uri().path()).cloned() else {
+        return text(StatusCode::NOT_FOUND, "nothing is served at this path\n");
+    };
+    let mut answer = dispatch(connection, snapshot, route, request).await;
+    if let Some(origin) = origin {
+        cors::allow(answer.headers_mut(), &origin);
+    }
+    answer
+}
+
+async fn dispatch(
+    connection: &Connection,
+    snapshot: Arc<Snapshot>,
+    route: Arc<Route>,
+    request: Request<Incoming>,
+) -> Answer {
+    let plain = matches!(&*route, Route::Plain(_));
+    let methods = if plain { "POST, OPTIONS" } else { "POST, GET, DELETE, OPTIONS" };
+    match *request.method() {
+        Method::POST => post(connection, snapshot, route, request).await,
+        Method::OPTIONS => {
+            let mut answer = empty(StatusCode::NO_CONTENT);
+            cors::preflight(answer.headers_mut(), request.headers(), methods);
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+            answer
+        }
+        Method::GET if !plain => {
+            if !Accepts::of(request.headers()).events {
+                let fault = Fault::new(
+                    Reason::InvalidRequest,
+                    "Not Acceptable: GET opens an event stream; accept text/event-stream",
+                );
+                return message(StatusCode::NOT_ACCEPTABLE, error_text(&fault));
+            }
+            let inbound = inbound(connection, snapshot, route, request.into_parts().0.headers);
+            let reply = connection.pipeline.open_stream(&inbound);
+            send(connection, &inbound.snapshot, reply, Accepts { json: true, events: true }).await
+        }
+        Method::DELETE if !plain => {
+            let inbound = inbound(connection, snapshot, route, request.into_parts().0.headers);
+            let reply = connection.pipeline.delete(&inbound);
+            send(connection, &inbound.snapshot, reply, Accepts { json: true, events: true }).await
+        }
+        _ => {
+            let mut answer = empty(StatusCode::METHOD_NOT_ALLOWED);
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+            answer
+        }
+    }
+}
+
+async fn post(
+    connection: &Connection,
+    snapshot: Arc<Snapshot>,
+    route: Arc<Route>,
+    request: Request<Incoming>,
+) -> Answer {
+    let (parts, mut body) = request.into_parts();
+    let tasks = connection.pipeline.tasks();
+    let accepts = match check_head(&route, &parts.headers) {
+        Ok(accepts) => accepts,
+        Err((status, fault)) => {
+            tasks.spawn(intake::drain(body));
+            return message(status, error_text(&fault));
+        }
+    };
+    let server = &snapshot.server;
+    let payload = match intake::read(&mut body, server.max_body, server.body_timeout).await {
+        Ok(payload) => payload,
+        Err(intake::Unread::TooLarge) => {
+            tasks.spawn(intake::drain(body));
+            let fault = Fault::new(
+                Reason::MessageTooLarge,
+                format!("the body is larger than max_body = {} bytes", server.max_body),
+            );
+            return message(StatusCode::PAYLOAD_TOO_LARGE, error_text(&fault));
+        }
+        Err(intake::Unread::TimedOut | intake::Unread::Broken) => {
+            let fault = Fault::new(Reason::InvalidRequest, "the body did not arrive in time");
+            return message(StatusCode::REQUEST_TIMEOUT, error_text(&fault));
+        }
+    };
+    route.metrics().bytes_in.inc_by(payload.len() as u64);
+    let inbound =
+        Inbound { payload, ..inbound(connection, Arc::clone(&snapshot), route, parts.headers) };
+    let reply = connection.pipeline.post(inbound).await;
+    send(connection, &snapshot, reply, accepts).await
+}
+
+/// Media types, before the body is read.
+fn check_head(route: &Route, headers: &HeaderMap) -> Result<Accepts, (StatusCode, Fault)> {
+    let lenient = matches!(route, Route::Plain(route) if route.lenient_content_type);
+    if !is_json(headers) && !(lenient && is_undeclared(headers)) {
+        let fault = Fault::new(
+            Reason::InvalidRequest,
+            "Unsupported Media Type: send Content-Type: application/json in UTF-8",
+        );
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, fault));
+    }
+    if headers.get(http::header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+        let fault = Fault::new(
+            Reason::InvalidRequest,
+            "Unsupported Media Type: send the body without Content-Encoding",
+        );
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, fault));
+    }
+    let accepts = match route {
+        // Answers of plain routes are JSON whatever the client would like better.
+        Route::Plain(_) => Accepts { json: true, events: false },
+        Route::Mcp(_) => Accepts::of(headers),
+    };
+    if !accepts.json && !accepts.events {
+        let fault = Fault::new(
+            Reason::InvalidRequest,
+            "Not Acceptable: accept application/json, text/event-stream or both",
+        );
+        return Err((StatusCode::NOT_ACCEPTABLE, fault));
+    }
+    Ok(accepts)
+}
+
+fn inbound(
+    connection: &Connection,
+    snapshot: Arc<Snapshot>,
+    route: Arc<Route>,
+    headers: HeaderMap,
+) -> Inbound {
+    Inbound { route, snapshot, headers, peer: connection.peer, payload: bytes::Bytes::new() }
+}
+
+async fn send(
+    connection: &Connection,
+    snapshot: &Snapshot,
+    reply: Reply,
+    accepts: Accepts,
+) -> Answer {
+    let interval = snapshot.server.keep_alive;
+    match reply {
+        Reply::One { status, body, session, retry_after } => {
+            let mut answer = if accepts.json || status != StatusCode::OK {
+                message(status, body)
+            } else {
+                events(OutBody::Message(crate::wire::encode_event(None, &body).into(), 0))
+            };
+            if let Some(id) = session.and_then(|id| HeaderValue::from_str(id.as_str()).ok()) {
+                answer.headers_mut().insert(SESSION_HEADER, id);
+            }
+            retry(&mut answer, retry_after);
+            answer
+        }
+        Reply::Empty { status, allow } => {
+            let mut answer = empty(status);
+            if let Some(allow) = allow {
+                answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+            }
+            answer
+        }
+        Reply::Run(run) => exchange(run, connection.pipeline.tasks(), interval, accepts).await,
+        Reply::Stream { stream, metrics } => {
+            let counts = (metrics.streams("get"), &metrics.bytes_out);
+            events(OutBody::Stream(Box::new(StreamBody::new(stream, interval, counts))))
+        }
+    }
+}
+
+/// How an exchange begins to be answered.
+enum First {
+    /// It ended before anything else came.
+    Done(Done),
+    /// Something precedes its answer, or it takes long.
+    Stream(Option<Done>),
+}
+
+/// Answers with JSON when the answer is the first thing that comes, else with a stream (MCP digest §7.5).
+async fn exchange(run: Run, tasks: &TaskTracker, patience: Duration, accepts: Accepts) -> Answer {
+    let outlet = Arc::clone(&run.outlet);
+    let metrics = Arc::clone(&run.metrics);
+    let mut running = Running::new(run, tasks);
+    let first = if accepts.json {
+        let mut silence = std::pin::pin!(tokio::time::sleep(patience));
+        std::future::poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(Some(done)) = running.poll(cx) {
+                    let streams = accepts.events && !outlet.is_empty();
+                    return Poll::Ready(if streams {
+                        First::Stream(Some(done))
+                    } else {
+                        First::Done(done)
+                    });
+                }
+                if outlet.is_empty() {
+                    break;
+                }
+                if accepts.events {
+                    return Poll::Ready(First::Stream(None));
+                }
+                // A client that takes only JSON gets the answer and loses what precedes it.
+                while outlet.try_next().is_some() {}
+            }
+            if accepts.events && silence.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(First::Stream(None));
+            }
+            Poll::Pending
+        })
+        .await
+    } else {
+        First::Stream(None)
+    };
+    match first {
+        First::Done(done) => finished(done, &metrics, accepts),
+        First::Stream(done) => {
+            let counts = (metrics.streams("post"), &metrics.bytes_out);
+            let body = ExchangeBody::new(running, outlet, done, patience, counts);
+            events(OutBody::Exchange(Box::new(body)))
+        }
+    }
+}
+
+fn finished(done: Done, metrics: &RouteMetrics, accepts: Accepts) -> Answer {
+    let mut answer = match done.body {
+        Some(body) => {
+            metrics.bytes_out.inc_by(body.len() as u64);
+            message(done.status, body)
+        }
+        // A cancelled request is owed no response, but the HTTP exchange is: an event stream without events.
+        None if done.status == StatusCode::OK && accepts.events => events(OutBody::empty()),
+        None if done.status == StatusCode::OK => empty(StatusCode::NO_CONTENT),
+        None => empty(done.status),
+    };
+    retry(&mut answer, done.retry_after);
+    answer
+}
+
+fn error_text(fault: &Fault) -> Chunks {
+    crate::jsonrpc::error_response(None, &fault.to_error(), NullId::Null).into()
+}
+
+fn message(status: StatusCode, body: Chunks) -> Answer {
+    let mut answer = Response::new(OutBody::Message(body, 0));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, JSON);
+    answer
+}
+
+fn events(body: OutBody) -> Answer {
+    let mut answer = Response::new(body);
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, EVENTS);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    answer
+}
+
+fn text(status: StatusCode, text: &'static str) -> Answer {
+    let body = Chunks::from(bytes::Bytes::from_static(text.as_bytes()));
+    let mut answer = message(status, body);
+    answer.headers_mut().insert(CONTENT_TYPE, TEXT);
+    answer
+}
+
+fn empty(status: StatusCode) -> Answer {
+    let mut answer = Response::new(OutBody::empty());
+    *answer.status_mut() = status;
+    answer
+}
+
+fn retry(answer: &mut Answer, after: Option<Duration>) {
+    if let Some(after) = after {
+        let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+    }
+}

@@ -1,0 +1,82 @@
+//! Reading a request body within its limits.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
+use http_body::Body;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+/// Why there is no body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// Larger than the limit.
+    TooLarge,
+    /// The client paused too long.
+    TimedOut,
+    /// The client broke it off.
+    Broken,
+}
+
+/// Reads a whole body. One that announces itself as too large is refused without being read.
+pub(super) async fn read(
+    body: &mut Incoming,
+    limit: usize,
+    pause: Duration,
+) -> Result<Bytes, Unread> {
+    let announced = body.size_hint();
+    if announced.lower() > limit as u64 {
+        return Err(Unread::TooLarge);
+    }
+    let exact = announced.exact().and_then(|exact| usize::try_from(exact).ok());
+    let first = match next(body, pause).await? {
+        Some(first) if first.len() > limit => return Err(Unread::TooLarge),
+        // The usual case: all of it came at once.
+        Some(first) if Some(first.len()) == exact => return Ok(first),
+        Some(first) => first,
+        None => return Ok(Bytes::new()),
+    };
+    let mut whole = BytesMut::with_capacity(exact.unwrap_or(0).max(first.len()));
+    whole.extend_from_slice(&first);
+    while let Some(more) = next(body, pause).await? {
+        if whole.len() + more.len() > limit {
+            return Err(Unread::TooLarge);
+        }
+        whole.extend_from_slice(&more);
+    }
+    Ok(whole.freeze())
+}
+
+async fn next(body: &mut Incoming, pause: Duration) -> Result<Option<Bytes>, Unread> {
+    loop {
+        // What is there already needs no timer.
+        let frame = match body.frame().now_or_never() {
+            Some(frame) => frame,
+            None => {
+                tokio::time::timeout(pause, body.frame()).await.map_err(|_| Unread::TimedOut)?
+            }
+        };
+        match frame {
+            None => return Ok(None),
+            Some(Err(_)) => return Err(Unread::Broken),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+/// Most bytes of a refused body that are read so that the client gets to see the answer.
+const DRAINED: usize = 16 << 20;
+
+/// Reads what is left of a refused body, up to a limit.
+pub(super) async fn drain(mut body: Incoming) {
+    let mut left = DRAINED;
+    while let Ok(Some(data)) = next(&mut body, Duration::from_secs(2)).await {
+        let Some(rest) = left.checked_sub(data.len()) else { return };
+        left = rest;
+    }
+}

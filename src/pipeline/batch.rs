@@ -1,0 +1,153 @@
+//! A batch: every element takes the path of a single request, side by side, at bounded concurrency and with
+//! one deadline; the answers stand in the order of the requests.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use http::StatusCode;
+
+use super::call::Context;
+use super::plain::{self, PlainContext};
+use super::reply::Done;
+use super::{Outlet, legacy, mcp};
+use crate::config::ServerConfig;
+use crate::exchange::Assembly;
+use crate::fault::{Fault, Reason};
+use crate::jsonrpc::{
+    Chunks, Element, Id, IdKind, Kind, Message, NullId, Rejected, error_response,
+};
+
+/// Answers by place; `None`: nothing is owed after all (cancelled).
+type Answers = Vec<(usize, Option<Chunks>)>;
+type Job = Pin<Box<dyn Future<Output = Answers> + Send>>;
+
+/// A batch of one session.
+pub(super) async fn run_mcp(cx: Arc<Context>, elements: Vec<Element>, outlet: Arc<Outlet>) -> Done {
+    let server = &cx.snapshot.server;
+    let mut assembly = Assembly::new(server.max_batch_answer, cx.null_id());
+    let mut jobs: Vec<Job> = Vec::with_capacity(elements.len());
+    for element in elements {
+        match element {
+            Ok(message) if message.kind() == Kind::Notification => {
+                assembly.silent();
+                let cx = Arc::clone(&cx);
+                jobs.push(Box::pin(async move {
+                    legacy::notified(&cx, &message).await;
+                    Vec::new()
+                }));
+            }
+            Ok(message) => {
+                let place = assembly.expect(echoed(&message));
+                let (cx, outlet) = (Arc::clone(&cx), Arc::clone(&outlet));
+                jobs.push(Box::pin(async move {
+                    if let Err(fault) = mcp::check(&message) {
+                        let id = echoed(&message);
+                        let error = error_response(id.as_ref(), &fault.to_error(), cx.null_id());
+                        return vec![(place, Some(error.into()))];
+                    }
+                    let done = mcp::request(&cx, message, &outlet, true).await;
+                    vec![(place, done.body)]
+                }));
+            }
+            Err(rejected) => refuse(&mut assembly, &rejected, cx.null_id()),
+        }
+    }
+    let body = gather(assembly, jobs, server).await;
+    finish(body, StatusCode::ACCEPTED)
+}
+
+/// The id that an answer echoes: one that MCP allows.
+fn echoed(message: &Message) -> Option<Id> {
+    message.id().filter(|id| matches!(id.kind(), IdKind::String | IdKind::Integer))
+}
+
+/// A batch of a plain route.
+pub(super) async fn run_plain(cx: Arc<PlainContext>, elements: Vec<Element>) -> Done {
+    let server = &cx.snapshot.server;
+    let mut assembly = Assembly::new(server.max_batch_answer, NullId::Null);
+    let mut jobs: Vec<Job> = Vec::with_capacity(elements.len());
+    // Elements that may travel together, by upstream.
+    let mut together: BTreeMap<usize, Vec<(usize, Message)>> = BTreeMap::new();
+    for element in elements {
+        let message = match element {
+            Ok(message) if message.kind() != Kind::Response => message,
+            Ok(message) => {
+                refuse(&mut assembly, &plain::not_a_request(&message), NullId::Null);
+                continue;
+            }
+            Err(rejected) => {
+                refuse(&mut assembly, &rejected, NullId::Null);
+                continue;
+            }
+        };
+        let place = match message.kind() {
+            Kind::Notification => assembly.silent(),
+            _ => assembly.expect(message.id()),
+        };
+        match cx.route.methods.pick(message.method()) {
+            Some((upstream, _)) if cx.route.backends[upstream].config().batch => {
+                together.entry(upstream).or_default().push((place, message));
+            }
+            _ => {
+                let cx = Arc::clone(&cx);
+                jobs.push(Box::pin(async move {
+                    let done = plain::request(&cx, message).await;
+                    vec![(place, done.body)]
+                }));
+            }
+        }
+    }
+    for (upstream, elements) in together {
+        let cx = Arc::clone(&cx);
+        jobs.push(Box::pin(async move { plain::requests(&cx, upstream, elements).await }));
+    }
+    let body = gather(assembly, jobs, server).await;
+    finish(body, StatusCode::NO_CONTENT)
+}
+
+fn refuse(assembly: &mut Assembly, rejected: &Rejected, null_id: NullId) {
+    let id = match rejected {
+        Rejected::Invalid { id, .. } => id.clone(),
+        _ => None,
+    };
+    let error = Fault::from(rejected).to_error();
+    let answer = error_response(id.as_ref(), &error, null_id);
+    let place = assembly.expect(id);
+    assembly.fill(place, answer.into());
+}
+
+/// Runs the jobs. When the deadline passes, what is not finished is cancelled and says so.
+async fn gather(mut assembly: Assembly, jobs: Vec<Job>, server: &ServerConfig) -> Option<Chunks> {
+    let deadline = Instant::now() + server.batch_timeout;
+    let mut running = stream::iter(jobs).buffer_unordered(server.batch_concurrency);
+    loop {
+        match tokio::time::timeout_at(deadline.into(), running.next()).await {
+            Ok(Some(answers)) => {
+                for (place, answer) in answers {
+                    match answer {
+                        Some(answer) => assembly.fill(place, answer),
+                        None => assembly.forget(place),
+                    }
+                }
+            }
+            Ok(None) => break,
+            Err(_) => {
+                let text = format!("the batch took longer than {:?}", server.batch_timeout);
+                assembly.fill_rest(&Fault::new(Reason::UpstreamTimeout, text));
+                break;
+            }
+        }
+    }
+    assembly.finish().map(Chunks::from)
+}
+
+fn finish(body: Option<Chunks>, silent: StatusCode) -> Done {
+    match body {
+        Some(body) => Done::ok(body),
+        None => Done { status: silent, body: None, retry_after: None },
+    }
+}

@@ -1,0 +1,262 @@
+//! One request to one upstream, and everything that comes before its answer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use smallvec::SmallVec;
+use tokio::sync::mpsc;
+
+use super::ledger::Ledger;
+use super::snapshot::{Backend, Snapshot};
+use super::{McpRoute, Outlet, Pipeline};
+use crate::config::Isolation;
+use crate::exchange::{Action, Event, Exchange, outcome_of};
+use crate::fault::{Fault, Outcome, Reason};
+use crate::jsonrpc::{Edit, ErrorObject, Id, Message, NullId};
+use crate::mcp::ProtocolVersion;
+use crate::policy::NoSlot;
+use crate::session::Session;
+use crate::telemetry::ToolMetrics;
+use crate::upstream::{Ask, AskReply, CallEvent, CallerId, LinkKey, LinkScope, OutCall};
+
+/// How many events of one call may wait for the exchange.
+const EVENTS: usize = 32;
+
+/// What every request of one session on one route knows.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) route: Arc<McpRoute>,
+    pub(super) session: Arc<Session>,
+    /// Whether the session outlives this exchange, so that its client can answer questions and cancel.
+    pub(super) standing: bool,
+}
+
+impl Context {
+    /// Which link of an upstream this session uses.
+    pub(super) fn link(&self, backend: &Backend) -> LinkKey {
+        let session = &self.session;
+        let scope = match (backend.config().isolation(), session.principal()) {
+            (Isolation::Shared, _) => LinkScope::Shared,
+            (Isolation::Principal, Some(principal)) => LinkScope::Principal(Arc::clone(principal)),
+            (Isolation::Principal | Isolation::Session, _) => LinkScope::Session(session.number()),
+        };
+        LinkKey { scope, caps: session.caps() }
+    }
+
+    /// How errors without an id spell it for this client.
+    pub(super) fn null_id(&self) -> NullId {
+        null_id(self.session.version())
+    }
+}
+
+/// How errors without an id spell it in that revision (MCP digest §2.3).
+pub(super) fn null_id(version: ProtocolVersion) -> NullId {
+    if version >= ProtocolVersion::V2025_11_25 { NullId::Omit } else { NullId::Null }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if !self.standing {
+            self.pipeline.forget_session(&self.route, self.session.number());
+        }
+    }
+}
+
+/// Where a request goes and how it is changed on the way.
+#[derive(Debug)]
+pub(super) struct Target<'a> {
+    pub(super) backend: &'a Arc<Backend>,
+    pub(super) edits: SmallVec<[Edit; 2]>,
+    pub(super) timeout: Duration,
+    pub(super) tool: Option<Arc<ToolMetrics>>,
+}
+
+impl<'a> Target<'a> {
+    /// Unchanged, with the upstream's own timeout.
+    pub(super) fn plain(backend: &'a Arc<Backend>) -> Self {
+        Self { backend, edits: SmallVec::new(), timeout: backend.config().timeout, tool: None }
+    }
+}
+
+/// How a call ended without an answer of the upstream.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The client cancelled: nothing is owed.
+    Cancelled,
+    /// The gateway answers.
+    Fault(Fault),
+}
+
+/// A refusal of the concurrency slots.
+pub(super) fn no_slot(reason: NoSlot, upstream: &str) -> Fault {
+    let text = match reason {
+        NoSlot::QueueFull => format!("upstream {upstream} is overloaded: its queue is full"),
+        NoSlot::TimedOut => {
+            format!("upstream {upstream} is overloaded: no slot became free in time")
+        }
+    };
+    let mut fault = Fault::new(Reason::Overloaded, text).at(upstream);
+    fault.retry_after = Some(Duration::from_secs(1));
+    fault
+}
+
+/// Sends a client's request and sees it through. The answer still has the upstream's id.
+pub(super) async fn call(
+    cx: &Context,
+    message: &Message,
+    target: Target<'_>,
+    ledger: &mut Ledger,
+    outlet: &Outlet,
+) -> Result<Message, Ended> {
+    let backend = target.backend;
+    let tool = target.tool.clone();
+    let method = ledger.method();
+    let started = Instant::now();
+    let result = run(cx, message, target, outlet).await;
+    let took = started.elapsed();
+    ledger.waited(took);
+    let outcome = match &result {
+        Ok(answer) => outcome_of(answer),
+        Err(Ended::Cancelled) => Outcome::Cancelled,
+        Err(Ended::Fault(fault)) => fault.reason.outcome(),
+    };
+    backend.metrics.call_ended(method, outcome, took);
+    if let Some(tool) = tool {
+        tool.call_ended(outcome, took);
+    }
+    result
+}
+
+async fn run(
+    cx: &Context,
+    message: &Message,
+    target: Target<'_>,
+    outlet: &Outlet,
+) -> Result<Message, Ended> {
+    let backend = target.backend;
+    let mut open = cx.session.open_call(message.id().unwrap_or_else(|| Id::from_number(0)));
+    let queued = Instant::now();
+    let _slot = match backend.slots.try_take() {
+        Some(slot) => slot,
+        None => tokio::select! {
+            slot = backend.slots.take(target.timeout) => slot
+                .map_err(|refusal| Ended::Fault(no_slot(refusal, backend.upstream.name().as_str())))?,
+            () = open.cancelled() => return Err(Ended::Cancelled),
+        },
+    };
+    backend.metrics.queue_wait.observe(queued.elapsed().as_secs_f64());
+
+    let (events, mut incoming) = mpsc::channel(EVENTS);
+    let out = OutCall {
+        message: message.clone(),
+        edits: target.edits,
+        caller: CallerId(cx.session.number()),
+        timeout: target.timeout,
+        max_timeout: backend.config().max_timeout.max(target.timeout),
+        events,
+    };
+    let key = cx.link(backend);
+    let mut collect = Collect::new(cx, outlet);
+    let mut call = std::pin::pin!(backend.upstream.call(&key, out));
+    loop {
+        // Every branch is cancel-safe: the call itself is polled by reference.
+        let ended = tokio::select! {
+            biased;
+            () = open.cancelled() => collect.end(Event::Cancelled),
+            Some(event) = incoming.recv() => {
+                collect.take(event).await;
+                continue;
+            }
+            Some((ask, answer)) = collect.asked.next(), if !collect.asked.is_empty() => {
+                collect.answered(ask, answer);
+                continue;
+            }
+            answer = &mut call => {
+                // What came before the answer goes out before it.
+                while let Ok(event) = incoming.try_recv() {
+                    collect.take(event).await;
+                }
+                collect.end(match answer {
+                    Ok(answer) => Event::Answered(answer),
+                    Err(error) => {
+                        tracing::debug!(%error, source = ?std::error::Error::source(&error), "call failed");
+                        Event::Failed(error.to_fault())
+                    }
+                })
+            }
+        };
+        return ended;
+    }
+}
+
+type Asked = std::pin::Pin<Box<dyn Future<Output = (Ask, Option<Message>)> + Send>>;
+
+/// The exchange and what it holds while its call runs.
+struct Collect<'a> {
+    cx: &'a Context,
+    outlet: &'a Outlet,
+    exchange: Exchange,
+    asked: FuturesUnordered<Asked>,
+}
+
+impl<'a> Collect<'a> {
+    fn new(cx: &'a Context, outlet: &'a Outlet) -> Self {
+        let exchange = Exchange::new(cx.session.log_rank());
+        Self { cx, outlet, exchange, asked: FuturesUnordered::new() }
+    }
+
+    async fn take(&mut self, event: CallEvent) {
+        match event {
+            CallEvent::Progress(text) => self.forward(Event::Progress(text)).await,
+            CallEvent::Notification(message) => self.forward(Event::Notified(message)).await,
+            CallEvent::Ask(ask) => self.ask(ask).await,
+        }
+    }
+
+    async fn forward(&mut self, event: Event) {
+        if let Action::Forward(text) = self.exchange.on(event) {
+            self.outlet.send(text).await;
+        }
+    }
+
+    async fn ask(&mut self, ask: Ask) {
+        let allowed = self.cx.standing && self.cx.session.caps().allows(ask.message.method());
+        let action = self.exchange.on(Event::Asked { allowed });
+        let question = match action {
+            Action::AskClient => self.cx.session.open_ask(),
+            _ => None,
+        };
+        let Some(mut question) = question else {
+            let error = if allowed {
+                (-32603, "too many questions are open")
+            } else {
+                (-32601, "the client does not support this request")
+            };
+            let error = ErrorObject { code: error.0, message: error.1.into(), data: None };
+            return ask.reply(AskReply::Refuse(error));
+        };
+        self.outlet.send(ask.message.with_id(&question.id())).await;
+        self.asked.push(Box::pin(async move {
+            let answer = question.answer().await;
+            (ask, answer)
+        }));
+    }
+
+    fn answered(&mut self, ask: Ask, answer: Option<Message>) {
+        if let (Action::Resume, Some(answer)) = (self.exchange.on(Event::ClientAnswered), answer) {
+            ask.reply(AskReply::Answer(answer));
+        }
+    }
+
+    fn end(&mut self, event: Event) -> Result<Message, Ended> {
+        match self.exchange.on(event) {
+            Action::Reply(answer) => Ok(answer),
+            Action::Fail(fault) => Err(Ended::Fault(fault)),
+            _ => Err(Ended::Cancelled),
+        }
+    }
+}

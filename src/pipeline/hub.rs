@@ -1,0 +1,317 @@
+//! What upstreams say that belongs to no request, and who hears of it: list changes, resource updates, log
+//! levels. And the sweep of idle sessions.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::call::Context;
+use super::lists::own_call;
+use super::{Backend, McpRoute, Pipeline, Route};
+use crate::config::UpstreamName;
+use crate::jsonrpc::{Member, Message};
+use crate::mcp::{LOG_LEVELS, ListKind, log_rank};
+use crate::session::Broadcast;
+use crate::upstream::{LinkKey, LinkScope, Notice, NoticeKind};
+
+/// How long list changes are collected before sessions are told: one restart is one notice.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+/// How often idle sessions are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// A subscription on one link of one upstream.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Topic {
+    upstream: UpstreamName,
+    link: LinkKey,
+    uri: Arc<str>,
+}
+
+/// Who subscribed to what.
+#[derive(Debug, Default)]
+pub(super) struct Hub {
+    topics: Mutex<HashMap<Topic, HashSet<u64>>>,
+}
+
+/// Most resources one session may subscribe to.
+const MAX_TOPICS: usize = 1_000;
+
+impl Hub {
+    /// Forgets a session; upstreams are told of resources that nobody watches any more.
+    pub(super) fn forget(&self, pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, session: u64) {
+        let mut orphans = Vec::new();
+        self.topics.lock().retain(|topic, sessions| {
+            if sessions.remove(&session) && sessions.is_empty() {
+                orphans.push(topic.clone());
+            }
+            !sessions.is_empty()
+        });
+        for topic in orphans {
+            // The link of one session ends with it.
+            if topic.link.scope == LinkScope::Session(session) {
+                continue;
+            }
+            let mut backends = route.backends.iter();
+            if let Some(backend) = backends.find(|b| *b.upstream.name() == topic.upstream) {
+                let params = serde_json::json!({ "uri": &*topic.uri }).to_string();
+                let request = Message::request("resources/unsubscribe", Some(params.as_bytes()));
+                send_beside(pipeline, backend, topic.link, request);
+            }
+        }
+    }
+
+    /// Sessions that subscribed to the URI, or to something it is a part of, on that link.
+    fn watchers(&self, upstream: &UpstreamName, link: &LinkKey, uri: &str) -> HashSet<u64> {
+        let topics = self.topics.lock();
+        let matching = topics.iter().filter(|(topic, _)| {
+            topic.upstream == *upstream && topic.link == *link && covers(&topic.uri, uri)
+        });
+        matching.flat_map(|(_, sessions)| sessions.iter().copied()).collect()
+    }
+
+    fn uris(&self, upstream: &UpstreamName, link: &LinkKey) -> Vec<Arc<str>> {
+        let topics = self.topics.lock();
+        let matching = topics.keys().filter(|t| t.upstream == *upstream && t.link == *link);
+        matching.map(|topic| Arc::clone(&topic.uri)).collect()
+    }
+}
+
+/// Whether an update of `uri` concerns who subscribed to `subscribed` (MCP digest §10.3: it may be a sub-resource).
+fn covers(subscribed: &str, uri: &str) -> bool {
+    uri.strip_prefix(subscribed).is_some_and(|rest| {
+        rest.is_empty() || subscribed.ends_with('/') || rest.starts_with(['/', '?', '#'])
+    })
+}
+
+fn topic(cx: &Context, backend: &Backend, uri: &str) -> Topic {
+    Topic { upstream: backend.upstream.name().clone(), link: cx.link(backend), uri: uri.into() }
+}
+
+/// Whether this session subscribed to the URI.
+pub(super) fn is_subscribed(cx: &Context, uri: &str) -> bool {
+    let number = cx.session.number();
+    let topics = cx.pipeline.hub.topics.lock();
+    topics.iter().any(|(topic, sessions)| *topic.uri == *uri && sessions.contains(&number))
+}
+
+/// Whether this session may subscribe to one more resource.
+pub(super) fn may_subscribe(cx: &Context) -> bool {
+    let number = cx.session.number();
+    let topics = cx.pipeline.hub.topics.lock();
+    topics.values().filter(|sessions| sessions.contains(&number)).count() < MAX_TOPICS
+}
+
+/// Notes a subscription; `true` when the upstream must be told, as this is the first one on its link.
+pub(super) fn subscribe(cx: &Context, backend: &Backend, uri: &str) -> bool {
+    let number = cx.session.number();
+    let mut topics = cx.pipeline.hub.topics.lock();
+    let sessions = topics.entry(topic(cx, backend, uri)).or_default();
+    let first = sessions.is_empty();
+    sessions.insert(number);
+    first
+}
+
+/// Takes a subscription back; `true` when the upstream must be told, as it was the last one on its link.
+pub(super) fn unsubscribe(cx: &Context, backend: &Backend, uri: &str) -> bool {
+    let mut topics = cx.pipeline.hub.topics.lock();
+    let topic = topic(cx, backend, uri);
+    let Some(sessions) = topics.get_mut(&topic) else { return false };
+    sessions.remove(&cx.session.number());
+    let last = sessions.is_empty();
+    if last {
+        topics.remove(&topic);
+    }
+    last
+}
+
+/// Tells the upstreams of a session which log level its client asked for.
+pub(super) fn relay_level(cx: &Context) {
+    for backend in &cx.route.backends {
+        let link = cx.link(backend);
+        // A link that is not open yet is told when it opens.
+        if backend.upstream.is_open(&link) {
+            send_level(&cx.pipeline, &cx.route, backend, link);
+        }
+    }
+}
+
+/// Sets the level that a link needs: the lowest that any of its sessions asked for.
+fn send_level(pipeline: &Arc<Pipeline>, route: &McpRoute, backend: &Arc<Backend>, link: LinkKey) {
+    if backend.upstream.known().is_some_and(|hello| !hello.caps.logging) {
+        return;
+    }
+    let rank = match link.scope {
+        LinkScope::Session(number) => {
+            pipeline.sessions.numbered(number).and_then(|session| session.log_rank())
+        }
+        LinkScope::Shared | LinkScope::Principal(_) => {
+            let sessions = pipeline
+                .sessions
+                .collect(|session| *session.route() == route.name && session.caps() == link.caps);
+            sessions.iter().filter_map(|session| session.log_rank()).min()
+        }
+    };
+    let Some(level) = rank.and_then(|rank| LOG_LEVELS.get(usize::from(rank))) else { return };
+    let params = serde_json::json!({ "level": level }).to_string();
+    let request = Message::request("logging/setLevel", Some(params.as_bytes()));
+    send_beside(pipeline, backend, link, request);
+}
+
+/// Sends a request of the gateway's own; nobody waits for the answer.
+fn send_beside(pipeline: &Arc<Pipeline>, backend: &Arc<Backend>, link: LinkKey, request: Message) {
+    let backend = Arc::clone(backend);
+    pipeline.tasks.spawn(async move {
+        let call = own_call(&backend, request);
+        if let Err(error) = backend.upstream.call(&link, call).await {
+            tracing::debug!(upstream = %backend.upstream.name(), %error, "upstream was not told");
+        }
+    });
+}
+
+/// Tells sessions of a route that a list changed: all of them, or the one whose list it is.
+pub(super) fn tell(pipeline: &Pipeline, route: &McpRoute, kind: ListKind, only: Option<u64>) {
+    let sessions = pipeline.sessions.collect(|session| {
+        *session.route() == route.name && only.is_none_or(|number| session.number() == number)
+    });
+    for session in sessions {
+        session.publish(&Broadcast::ListChanged(kind));
+    }
+}
+
+/// A route, the kind of list, and the session if it is only that one's.
+type Change = (usize, ListKind, Option<u64>);
+
+/// Distributes notices until the gateway stops.
+pub(super) async fn run(pipeline: Arc<Pipeline>, mut notices: mpsc::Receiver<Notice>) {
+    let mut changes: HashSet<Change> = HashSet::new();
+    let mut due: Option<Instant> = None;
+    loop {
+        let told = async {
+            match due {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = pipeline.stop.cancelled() => return,
+            notice = notices.recv() => match notice {
+                Some(notice) => take(&pipeline, notice, &mut changes),
+                None => return,
+            },
+            () = told => {
+                due = None;
+                let snapshot = pipeline.snapshot();
+                for (index, kind, only) in changes.drain() {
+                    if let Some(Route::Mcp(route)) = snapshot.routes.get(index).map(|route| &**route) {
+                        tell(&pipeline, route, kind, only);
+                    }
+                }
+            }
+        }
+        if due.is_none() && !changes.is_empty() {
+            due = Some(Instant::now() + DEBOUNCE);
+        }
+    }
+}
+
+fn take(pipeline: &Arc<Pipeline>, notice: Notice, changes: &mut HashSet<Change>) {
+    let Notice { upstream, link, kind } = notice;
+    match kind {
+        NoticeKind::Opened => opened(pipeline, &upstream, &link),
+        NoticeKind::Lost => tracing::info!(%upstream, "link to upstream is lost"),
+        NoticeKind::ListChanged(kind) => {
+            for_routes(pipeline, &upstream, |number, route, index| {
+                route.lists.invalidate(index, kind);
+                if kind == ListKind::Resources {
+                    route.lists.invalidate(index, ListKind::Templates);
+                }
+                let only = match (route.lists_per_session(), &link.scope) {
+                    (true, LinkScope::Session(session)) if *session != 0 => Some(*session),
+                    _ => None,
+                };
+                changes.insert((number, kind, only));
+            });
+        }
+        NoticeKind::ResourceUpdated(message) => {
+            let Some(uri) = message.member_str(Member::Uri) else { return };
+            for number in pipeline.hub.watchers(&upstream, &link, &uri) {
+                if let Some(session) = pipeline.sessions.numbered(number) {
+                    session.publish(&Broadcast::Updated(message.text().clone()));
+                }
+            }
+        }
+        NoticeKind::Log(message) => {
+            // Only the one session that a link belongs to may see what was logged outside of calls.
+            let LinkScope::Session(number) = link.scope else { return };
+            let Some(session) = pipeline.sessions.numbered(number) else { return };
+            let rank = message.member_str(Member::Level).and_then(|level| log_rank(&level));
+            if rank >= session.log_rank() {
+                session.publish(&Broadcast::Message(message.text().clone()));
+            }
+        }
+    }
+}
+
+/// A link is up: what was set on an earlier one is set again, and lists may have changed.
+fn opened(pipeline: &Arc<Pipeline>, upstream: &UpstreamName, link: &LinkKey) {
+    let snapshot = pipeline.snapshot();
+    let Some(backend) = snapshot.backends.get(upstream) else { return };
+    for uri in pipeline.hub.uris(upstream, link) {
+        let params = serde_json::json!({ "uri": &*uri }).to_string();
+        let request = Message::request("resources/subscribe", Some(params.as_bytes()));
+        send_beside(pipeline, backend, link.clone(), request);
+    }
+    for_routes(pipeline, upstream, |_, route, index| {
+        route.lists.reopened(pipeline, route, index);
+        send_level(pipeline, route, backend, link.clone());
+    });
+}
+
+/// Every MCP route that an upstream serves: its number, itself, and the upstream's place in it.
+fn for_routes(
+    pipeline: &Pipeline,
+    upstream: &UpstreamName,
+    mut each: impl FnMut(usize, &Arc<McpRoute>, usize),
+) {
+    let snapshot = pipeline.snapshot();
+    for (number, route) in snapshot.routes.iter().enumerate() {
+        let Route::Mcp(route) = &**route else { continue };
+        let place = route.backends.iter().position(|b| b.upstream.name() == upstream);
+        if let Some(place) = place {
+            each(number, route, place);
+        }
+    }
+}
+
+/// Ends idle sessions until the gateway stops.
+pub(super) async fn sweep(pipeline: Arc<Pipeline>) {
+    let mut ticks = tokio::time::interval(SWEEP);
+    loop {
+        tokio::select! {
+            () = pipeline.stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        for session in pipeline.sessions.sweep() {
+            pipeline.released(&session);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::covers;
+
+    #[test]
+    fn an_update_concerns_the_resource_and_its_parts_only() {
+        assert!(covers("file:///a", "file:///a"));
+        assert!(covers("file:///a", "file:///a/b"));
+        assert!(covers("file:///a", "file:///a#x"));
+        assert!(covers("file:///a/", "file:///a/b"));
+        assert!(!covers("file:///a", "file:///ab"));
+        assert!(!covers("file:///a/b", "file:///a"));
+    }
+}

@@ -1,0 +1,376 @@
+//! One MCP request of a session: who answers it, under which name, and the way back.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+use smallvec::SmallVec;
+
+use super::call::{Context, Ended, Target, call};
+use super::ledger::Ledger;
+use super::lists::View;
+use super::reply::Done;
+use super::{Outlet, hub};
+use crate::exchange::outcome_of;
+use crate::fault::{Fault, Outcome, Reason};
+use crate::jsonrpc::{Chunks, Id, IdKind, Member, Message, ParamsKind, result_response};
+use crate::mcp::{Era, ListKind, To, log_rank, method_spec};
+
+/// Serves one request (step 2 to 12). `batched`: it is an element of a batch.
+pub(super) async fn request(
+    cx: &Context,
+    message: Message,
+    outlet: &Outlet,
+    batched: bool,
+) -> Done {
+    let label = cx.pipeline.metrics().label(message.method());
+    let mut ledger = Ledger::open(&cx.route.metrics, label);
+    let Some(id) = message.id() else {
+        // Requests have an id; without one there is nobody to answer.
+        return Done { status: http::StatusCode::ACCEPTED, body: None, retry_after: None };
+    };
+    let result = match check(&message) {
+        Ok(()) => serve(cx, &message, &id, &mut ledger, outlet, batched).await,
+        Err(fault) => Err(Ended::Fault(fault)),
+    };
+    match result {
+        Ok((body, outcome)) => {
+            ledger.end(outcome);
+            body
+        }
+        Err(Ended::Cancelled) => {
+            ledger.end(Outcome::Cancelled);
+            Done { status: http::StatusCode::OK, body: None, retry_after: None }
+        }
+        Err(Ended::Fault(fault)) => {
+            ledger.end(fault.reason.outcome());
+            Done::fault(Some(&id), &fault, Some(Era::Legacy), cx.null_id())
+        }
+    }
+}
+
+/// The rules of MCP that plain JSON-RPC does not have (MCP digest §2.1, §2.2, §2.5).
+pub(super) fn check(message: &Message) -> Result<(), Fault> {
+    let invalid = |text: &'static str| Err(Fault::new(Reason::InvalidRequest, text));
+    match message.id().map(|id| id.kind()) {
+        Some(IdKind::Null) => return invalid("Invalid Request: the id must not be null"),
+        Some(IdKind::Fraction) => {
+            return invalid("Invalid Request: the id must be a string or an integer");
+        }
+        Some(IdKind::String | IdKind::Integer) | None => {}
+    }
+    if message.params_kind() == ParamsKind::Array {
+        return invalid("Invalid Request: params must be an object");
+    }
+    if let Some(member) = message.ambiguous_member() {
+        let text = format!("Invalid Request: params.{member} is given twice");
+        return Err(Fault::new(Reason::InvalidRequest, text));
+    }
+    for member in [Member::Name, Member::Uri] {
+        if message.member(member).is_some_and(|text| text.starts_with(b"\""))
+            && message.member_str(member).is_none()
+        {
+            return invalid("Invalid Request: a name or uri is no valid Unicode");
+        }
+    }
+    Ok(())
+}
+
+type Served = Result<(Done, Outcome), Ended>;
+
+async fn serve(
+    cx: &Context,
+    message: &Message,
+    id: &Id,
+    ledger: &mut Ledger,
+    outlet: &Outlet,
+    batched: bool,
+) -> Served {
+    let Some(spec) = method_spec(message.method()) else {
+        return unknown_method(cx, message, id, ledger, outlet).await;
+    };
+    match spec.to {
+        To::Gateway => local(cx, message, id, batched),
+        To::Merged(kind) => list(cx, message, id, kind).await,
+        To::OwnerOfTool => named(cx, message, id, ledger, outlet, ListKind::Tools).await,
+        To::OwnerOfPrompt => named(cx, message, id, ledger, outlet, ListKind::Prompts).await,
+        To::OwnerOfUri => located(cx, message, id, ledger, outlet).await,
+        To::OwnerOfRef => completion(cx, message, id, ledger, outlet).await,
+    }
+}
+
+/// What the gateway answers alone.
+fn local(cx: &Context, message: &Message, id: &Id, batched: bool) -> Served {
+    match message.method() {
+        "ping" => Ok(ok(result_response(id, b"{}"))),
+        "logging/setLevel" => {
+            let rank = message.member_str(Member::Level).and_then(|level| log_rank(&level));
+            let Some(rank) = rank else {
+                return Err(params("Invalid params: level is not a log level"));
+            };
+            cx.session.set_log_rank(rank);
+            hub::relay_level(cx);
+            Ok(ok(result_response(id, b"{}")))
+        }
+        "initialize" if batched => Err(Ended::Fault(Fault::new(
+            Reason::InvalidRequest,
+            "Invalid Request: initialize must not be part of a batch",
+        ))),
+        "initialize" => Err(Ended::Fault(Fault::new(
+            Reason::InvalidRequest,
+            "Invalid Request: the session is initialized already",
+        ))),
+        // A notification's name with an id.
+        _ => Err(method_not_found()),
+    }
+}
+
+/// A merged list, or one page of it.
+async fn list(cx: &Context, message: &Message, id: &Id, kind: ListKind) -> Served {
+    if !cx.route.lists.offered(&cx.route, kind) {
+        return Err(method_not_found());
+    }
+    let cursor = match message.member(Member::Cursor) {
+        Some(text) if &text[..] != b"null" => Some(
+            message
+                .member_str(Member::Cursor)
+                .ok_or_else(|| params("Invalid params: cursor must be a string"))?,
+        ),
+        _ => None,
+    };
+    let page = cx.route.lists.page(cx, kind, cursor.as_deref()).await;
+    let (page, next) =
+        page.ok_or_else(|| params("Invalid params: the cursor is not valid (any more)"))?;
+    let mut head = Vec::with_capacity(40 + id.text().len());
+    head.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    head.extend_from_slice(id.text());
+    head.extend_from_slice(b",\"result\":");
+    let tail = match next {
+        Some(cursor) => Bytes::from(format!(",\"nextCursor\":\"{cursor}\"}}}}")),
+        None => Bytes::from_static(b"}}"),
+    };
+    let body = Chunks::from_iter([Bytes::from(head), page, tail]);
+    Ok((Done::ok(body), Outcome::Ok))
+}
+
+/// A tool or prompt of one upstream.
+async fn named(
+    cx: &Context,
+    message: &Message,
+    id: &Id,
+    ledger: &mut Ledger,
+    outlet: &Outlet,
+    kind: ListKind,
+) -> Served {
+    let name = message
+        .member_str(Member::Name)
+        .ok_or_else(|| params("Invalid params: name must be a string"))?;
+    let view = cx.route.lists.for_lookup(cx, kind).await;
+    let target = match owned(cx, message, &view, &name, kind) {
+        Some(target) => Some(target),
+        None => match cx.route.lists.renewed(cx, kind).await {
+            Some(view) => owned(cx, message, &view, &name, kind),
+            None => None,
+        }
+        .or_else(|| passes(cx, &view, &name, kind)),
+    };
+    let what = if kind == ListKind::Tools { "tool" } else { "prompt" };
+    let target = target.ok_or_else(|| {
+        let name = Value::from(&*name).to_string();
+        Ended::Fault(Fault::new(Reason::InvalidParams, format!("Unknown {what}")).with(what, name))
+    })?;
+    let upstream =
+        cx.route.backends.iter().position(|backend| Arc::ptr_eq(backend, target.backend));
+    let answer = call(cx, message, target, ledger, outlet).await?;
+    if let (Some(upstream), true) = (upstream, cx.route.backends.len() > 1) {
+        remember_links(cx, &answer, upstream);
+    }
+    Ok(restored(id, &answer))
+}
+
+fn owned<'a>(
+    cx: &'a Context,
+    message: &Message,
+    view: &View,
+    name: &str,
+    kind: ListKind,
+) -> Option<Target<'a>> {
+    let origin = view.merged.owner(name)?;
+    let backend = &cx.route.backends[origin.upstream];
+    let mut edits = SmallVec::new();
+    if let (Some(own), Some(span)) = (&origin.rewrite, message.member_span(Member::Name)) {
+        edits.push((span, own.clone()));
+    }
+    let tool = kind == ListKind::Tools;
+    Some(Target {
+        backend,
+        edits,
+        timeout: if tool { backend.tool_timeout(&origin.own) } else { backend.config().timeout },
+        tool: view.tools.get(origin.index).cloned(),
+    })
+}
+
+/// With one upstream under its own names, what is in no list goes there all the same: it knows best.
+fn passes<'a>(cx: &'a Context, view: &View, name: &str, kind: ListKind) -> Option<Target<'a>> {
+    let backend = cx.route.transparent()?;
+    if cx.route.naming != crate::catalog::Naming::Own {
+        return None;
+    }
+    let mut target = Target::plain(backend);
+    if kind == ListKind::Tools {
+        let renamed = backend.upkeep.rename.contains_key(name);
+        if renamed || !backend.upkeep.offers(name) {
+            return None;
+        }
+        target.timeout = backend.tool_timeout(name);
+        target.tool = Some(Arc::clone(&view.other));
+    }
+    Some(target)
+}
+
+/// A resource of one upstream, or a subscription to it.
+async fn located(
+    cx: &Context,
+    message: &Message,
+    id: &Id,
+    ledger: &mut Ledger,
+    outlet: &Outlet,
+) -> Served {
+    let uri = message
+        .member_str(Member::Uri)
+        .ok_or_else(|| params("Invalid params: uri must be a string"))?;
+    let method = message.method();
+    if method == "resources/unsubscribe" && !hub::is_subscribed(cx, &uri) {
+        return Ok(ok(result_response(id, b"{}")));
+    }
+    let Some(upstream) = cx.route.lists.uri_owner(cx, &uri).await else {
+        let uri = Value::from(&*uri).to_string();
+        let fault = Fault::new(Reason::InvalidParams, "Unknown resource").with("uri", uri);
+        return Err(Ended::Fault(fault));
+    };
+    let backend = &cx.route.backends[upstream];
+    match method {
+        "resources/subscribe" if !hub::may_subscribe(cx) => {
+            return Err(params("this session has too many subscriptions"));
+        }
+        "resources/subscribe" if !hub::subscribe(cx, backend, &uri) => {
+            return Ok(ok(result_response(id, b"{}")));
+        }
+        "resources/unsubscribe" if !hub::unsubscribe(cx, backend, &uri) => {
+            return Ok(ok(result_response(id, b"{}")));
+        }
+        _ => {}
+    }
+    let answer = call(cx, message, Target::plain(backend), ledger, outlet).await;
+    if method == "resources/subscribe"
+        && !matches!(&answer, Ok(answer) if outcome_of(answer) == Outcome::Ok)
+    {
+        hub::unsubscribe(cx, backend, &uri);
+    }
+    Ok(restored(id, &answer?))
+}
+
+/// Completion of an argument of a prompt or a variable of a template.
+async fn completion(
+    cx: &Context,
+    message: &Message,
+    id: &Id,
+    ledger: &mut Ledger,
+    outlet: &Outlet,
+) -> Served {
+    if !cx.route.lists.completes(&cx.route) {
+        return Err(method_not_found());
+    }
+    let mut edits = SmallVec::new();
+    let upstream = if let Some(uri) = message.member_str(Member::RefUri) {
+        cx.route.lists.template_owner(cx, &uri).await
+    } else if let Some(name) = message.member_str(Member::RefName) {
+        let view = cx.route.lists.for_lookup(cx, ListKind::Prompts).await;
+        view.merged.owner(&name).map(|origin| {
+            if let (Some(own), Some(span)) = (&origin.rewrite, message.member_span(Member::RefName))
+            {
+                edits.push((span, own.clone()));
+            }
+            origin.upstream
+        })
+    } else {
+        return Err(params("Invalid params: ref names neither a prompt nor a resource"));
+    };
+    let upstream = match (upstream, cx.route.transparent()) {
+        (Some(upstream), _) => upstream,
+        (None, Some(_)) => 0,
+        (None, None) => {
+            return Err(params("Invalid params: ref names nothing that is offered here"));
+        }
+    };
+    let backend = &cx.route.backends[upstream];
+    if backend.upstream.known().is_some_and(|hello| !hello.caps.completions) {
+        let nothing = br#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
+        return Ok(ok(result_response(id, nothing)));
+    }
+    let target = Target { edits, ..Target::plain(backend) };
+    let answer = call(cx, message, target, ledger, outlet).await?;
+    Ok(restored(id, &answer))
+}
+
+/// A method that the gateway does not know: it passes where there is one upstream.
+async fn unknown_method(
+    cx: &Context,
+    message: &Message,
+    id: &Id,
+    ledger: &mut Ledger,
+    outlet: &Outlet,
+) -> Served {
+    match cx.route.transparent() {
+        Some(backend) if !message.method().starts_with("rpc.") => {
+            let answer = call(cx, message, Target::plain(backend), ledger, outlet).await?;
+            Ok(restored(id, &answer))
+        }
+        _ => Err(method_not_found()),
+    }
+}
+
+/// The upstream's answer under the client's id.
+fn restored(id: &Id, answer: &Message) -> (Done, Outcome) {
+    (Done::ok(answer.with_id(id)), outcome_of(answer))
+}
+
+fn ok(body: Bytes) -> (Done, Outcome) {
+    (Done::ok(body), Outcome::Ok)
+}
+
+fn params(text: &'static str) -> Ended {
+    Ended::Fault(Fault::new(Reason::InvalidParams, text))
+}
+
+fn method_not_found() -> Ended {
+    Ended::Fault(Fault::new(Reason::MethodNotFound, "Method not found"))
+}
+
+/// Largest result that is searched for links.
+const MAX_SEARCHED: usize = 1 << 20;
+
+/// Remembers who showed a link to a resource: it need not be in any list.
+fn remember_links(cx: &Context, answer: &Message, upstream: usize) {
+    let text = answer.text();
+    if text.len() > MAX_SEARCHED || memchr::memmem::find(text, b"\"uri\"").is_none() {
+        return;
+    }
+    let Some(result) = answer.result() else { return };
+    let Ok(result) = serde_json::from_slice::<Value>(&result) else { return };
+    let blocks = match (&result["content"], &result["messages"]) {
+        (Value::Array(content), _) => content.iter().collect::<Vec<_>>(),
+        (_, Value::Array(messages)) => messages.iter().map(|message| &message["content"]).collect(),
+        _ => return,
+    };
+    for block in blocks {
+        let uri = match block["type"].as_str() {
+            Some("resource_link") => block["uri"].as_str(),
+            Some("resource") => block["resource"]["uri"].as_str(),
+            _ => None,
+        };
+        if let Some(uri) = uri {
+            cx.session.saw_link(uri, upstream);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The written order of steps of every request, whatever the transport it came on.
+//!
+//! ```text
+//! listener → downstream::http                 connection and header limits; makes Inbound
+//!  0 guard      policy::OriginGuard           Origin and Host, before the body is read
+//!  1 parse      jsonrpc                       size, depth, batch length
+//!  2 classify   mcp                           era, version, headers against body
+//!  3 route      router::RouteTable            path → Route (plain routes: method → upstream)
+//!  4 session    session                       resume, or 404 before any limit
+//!  5 resolve    lists, catalog                public name → one upstream, or all
+//!  8 open       exchange, ledger              deadline, cancel, permits
+//! 10 call       upstream                      concurrency slot; rewrite, mint the id, send
+//! 11 collect    exchange                      events and questions go to the client
+//! 12 restore    jsonrpc                       the client's own id
+//! 13 reply      downstream                    Reply::{One, Empty, Run, Stream}
+//! 14 finish     ledger                        metrics, access line: once, whatever happened
+//! ```
+//!
+//! Steps 6, 7 and 9 (access, rate, repeat) have their place between 5 and 10. A batch is steps 2 to 12 for
+//! each element at bounded concurrency; plain routes take the same path without 4, 5 and 12.
+
+mod batch;
+mod call;
+mod cursor;
+mod hub;
+mod ledger;
+mod legacy;
+mod lists;
+mod mcp;
+mod outlet;
+mod plain;
+mod reply;
+mod snapshot;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use outlet::Outlet;
+pub use reply::{Done, OnHangup, Reply, Run};
+pub use snapshot::{Backend, McpRoute, Outside, PlainRoute, Route, Snapshot, SnapshotError};
+
+/// A standing stream of a session.
+pub use crate::session::Stream as Standing;
+
+use crate::session::{Session, Sessions};
+use crate::telemetry::Metrics;
+use crate::upstream::Notice;
+
+/// What came in, as the transport found it.
+#[derive(Debug)]
+pub struct Inbound {
+    /// The route of its path.
+    pub route: Arc<Route>,
+    /// The configuration it began with.
+    pub snapshot: Arc<Snapshot>,
+    /// The request's headers.
+    pub headers: HeaderMap,
+    /// Who sent it.
+    pub peer: SocketAddr,
+    /// The body.
+    pub payload: Bytes,
+}
+
+/// Everything that requests share.
+#[derive(Debug)]
+pub struct Pipeline {
+    snapshot: ArcSwap<Snapshot>,
+    sessions: Sessions,
+    hub: hub::Hub,
+    metrics: Arc<Metrics>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    draining: AtomicBool,
+}
+
+impl Pipeline {
+    /// Sets it up on a compiled configuration. Call [`Pipeline::start`] within a runtime.
+    pub fn new(
+        snapshot: Snapshot,
+        metrics: Arc<Metrics>,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let server = &snapshot.server;
+        let sessions = Sessions::new(server.max_sessions, server.session_idle_timeout);
+        Arc::new(Self {
+            snapshot: ArcSwap::from_pointee(snapshot),
+            sessions,
+            hub: hub::Hub::default(),
+            metrics,
+            tasks,
+            stop,
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// Starts what runs beside requests: upstreams are tried, notices distributed, idle sessions ended.
+    pub fn start(self: &Arc<Self>, notices: mpsc::Receiver<Notice>) {
+        self.tasks.spawn(hub::run(Arc::clone(self), notices));
+        self.tasks.spawn(hub::sweep(Arc::clone(self)));
+        for route in &self.snapshot().routes {
+            if let Route::Mcp(route) = &**route {
+                lists::warm(self, route);
+            }
+        }
+    }
+
+    /// The configuration in force.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// Owns every task that outlives its request.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    /// All metrics.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// From now on no session is opened.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is draining.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Ends the standing streams of every session; calls go on.
+    pub fn close_streams(&self) {
+        for session in self.sessions.collect(|_| true) {
+            session.close_streams();
+        }
+    }
+
+    /// Ends every session: standing streams close, open calls are cancelled.
+    pub fn end_sessions(self: &Arc<Self>) {
+        for session in self.sessions.collect(|_| true) {
+            self.end_session(&session);
+        }
+    }
+
+    /// A POST.
+    pub async fn post(self: &Arc<Self>, inbound: Inbound) -> Reply {
+        match &*inbound.route {
+            Route::Mcp(route) => {
+                let route = Arc::clone(route);
+                legacy::post(self, route, inbound).await
+            }
+            Route::Plain(route) => {
+                let route = Arc::clone(route);
+                plain::post(self, route, inbound)
+            }
+        }
+    }
+
+    /// A GET: a standing stream of a session.
+    pub fn open_stream(self: &Arc<Self>, inbound: &Inbound) -> Reply {
+        match &*inbound.route {
+            Route::Mcp(route) => legacy::open_stream(self, route, inbound),
+            Route::Plain(_) => Reply::method_not_allowed("POST, OPTIONS"),
+        }
+    }
+
+    /// A DELETE: the end of a session.
+    pub fn delete(self: &Arc<Self>, inbound: &Inbound) -> Reply {
+        match &*inbound.route {
+            Route::Mcp(route) => legacy::delete(self, route, inbound),
+            Route::Plain(_) => Reply::method_not_allowed("POST, OPTIONS"),
+        }
+    }
+
+    /// Ends a session and what upstreams keep for it.
+    fn end_session(self: &Arc<Self>, session: &Session) {
+        if self.sessions.end(session) {
+            self.released(session);
+        }
+    }
+
+    /// Lets go of what was kept for a session that has ended.
+    fn released(self: &Arc<Self>, session: &Session) {
+        let snapshot = self.snapshot();
+        let route = snapshot.routes.iter().find_map(|route| match &**route {
+            Route::Mcp(route) if route.name == *session.route() => Some(route),
+            _ => None,
+        });
+        if let Some(route) = route {
+            route.metrics.sessions(crate::mcp::Era::Legacy).dec();
+            self.forget_session(route, session.number());
+        }
+    }
+
+    /// Lets go of everything that was kept under a session's number.
+    fn forget_session(self: &Arc<Self>, route: &Arc<McpRoute>, number: u64) {
+        route.lists.forget(number);
+        self.hub.forget(self, route, number);
+        for backend in &route.backends {
+            backend.upstream.end_session(number);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! A configuration compiled into what requests use.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use globset::{Glob, GlobMatcher, GlobSet, GlobSetBuilder};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::lists::Lists;
+use crate::catalog::{Naming, Upkeep};
+use crate::config::{
+    Config, Isolation, Names, Payloads, Protocol, RouteConfig, RouteName, ServerConfig, Sessions,
+    ToolsConfig, UpstreamConfig, UpstreamName,
+};
+use crate::jsonrpc::Limits;
+use crate::policy::{OriginGuard, Slots};
+use crate::router::{MethodTable, RouteTable};
+use crate::telemetry::{Metrics, RouteMetrics, UpstreamMetrics};
+use crate::upstream::{Notice, Upstream, UpstreamDeps};
+
+/// Why a configuration cannot be compiled. Checked configurations can.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// A pattern is no glob.
+    #[error("a pattern is not valid")]
+    Pattern(#[from] globset::Error),
+    /// A route names an upstream that there is not.
+    #[error("route {route} names the unknown upstream {upstream}")]
+    Upstream {
+        /// The route.
+        route: RouteName,
+        /// The upstream.
+        upstream: UpstreamName,
+    },
+}
+
+/// One upstream with what the gateway keeps in front of it.
+#[derive(Debug)]
+pub struct Backend {
+    /// The upstream.
+    pub upstream: Arc<Upstream>,
+    /// Its concurrency slots.
+    pub slots: Slots,
+    /// Its metrics.
+    pub metrics: Arc<UpstreamMetrics>,
+    /// Choice and naming of its tools.
+    pub upkeep: Upkeep,
+    /// Timeouts of tools, longest pattern first.
+    timeouts: Vec<(GlobMatcher, Duration)>,
+}
+
+impl Backend {
+    fn new(upstream: Arc<Upstream>, metrics: Arc<UpstreamMetrics>) -> Result<Self, globset::Error> {
+        let config = Arc::clone(upstream.config());
+        let mut patterns: Vec<_> = config.tools.timeout.iter().collect();
+        patterns.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.len()));
+        let timeouts = patterns
+            .into_iter()
+            .map(|(pattern, timeout)| Ok((Glob::new(pattern)?.compile_matcher(), *timeout)))
+            .collect::<Result<_, globset::Error>>()?;
+        let slots = Slots::new(config.max_concurrency, config.max_queue);
+        Ok(Self { slots, metrics, upkeep: upkeep(&config.tools)?, timeouts, upstream })
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &UpstreamConfig {
+        self.upstream.config()
+    }
+
+    /// Timeout of one call of a tool, by the upstream's own name.
+    pub fn tool_timeout(&self, tool: &str) -> Duration {
+        let special = self.timeouts.iter().find(|(pattern, _)| pattern.is_match(tool));
+        special.map_or(self.config().timeout, |(_, timeout)| *timeout)
+    }
+}
+
+fn upkeep(tools: &ToolsConfig) -> Result<Upkeep, globset::Error> {
+    let set = |patterns: &[String]| -> Result<Option<GlobSet>, globset::Error> {
+        if patterns.is_empty() {
+            return Ok(None);
+        }
+        let mut builder = GlobSetBuilder::new();
+        for pattern in patterns {
+            builder.add(Glob::new(pattern)?);
+        }
+        builder.build().map(Some)
+    };
+    let rename = tools.rename.iter().map(|(own, shown)| (own.clone(), shown.clone())).collect();
+    Ok(Upkeep { allow: set(&tools.allow)?, deny: set(&tools.deny)?, rename })
+}
+
+/// A route of the Model Context Protocol.
+#[derive(Debug)]
+pub struct McpRoute {
+    /// Its path.
+    pub name: RouteName,
+    /// Its upstreams, in order.
+    pub backends: Vec<Arc<Backend>>,
+    /// How public names are made.
+    pub naming: Naming,
+    /// Whether requests need a session.
+    pub sessions: Sessions,
+    /// Whether batches are served.
+    pub batches: bool,
+    /// Its merged lists.
+    pub lists: Lists,
+    /// Its metrics.
+    pub metrics: Arc<RouteMetrics>,
+}
+
+impl McpRoute {
+    /// The one upstream behind it, when names, unknown methods and notifications pass through untouched.
+    pub fn transparent(&self) -> Option<&Arc<Backend>> {
+        match &self.backends[..] {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Whether any upstream keeps its lists per session.
+    pub fn lists_per_session(&self) -> bool {
+        self.backends.iter().any(|backend| backend.config().isolation == Some(Isolation::Session))
+    }
+}
+
+/// A route of plain JSON-RPC.
+#[derive(Debug)]
+pub struct PlainRoute {
+    /// Its path.
+    pub name: RouteName,
+    /// Method patterns to indices of `backends`.
+    pub methods: MethodTable,
+    /// Its upstreams.
+    pub backends: Vec<Arc<Backend>>,
+    /// Whether requests without a JSON content type are served.
+    pub lenient_content_type: bool,
+    /// Its metrics.
+    pub metrics: Arc<RouteMetrics>,
+}
+
+/// What is served at one path.
+#[derive(Debug)]
+pub enum Route {
+    /// Model Context Protocol.
+    Mcp(Arc<McpRoute>),
+    /// Plain JSON-RPC.
+    Plain(Arc<PlainRoute>),
+}
+
+impl Route {
+    /// Its path.
+    pub fn name(&self) -> &RouteName {
+        match self {
+            Self::Mcp(route) => &route.name,
+            Self::Plain(route) => &route.name,
+        }
+    }
+
+    /// Its metrics.
+    pub fn metrics(&self) -> &Arc<RouteMetrics> {
+        match self {
+            Self::Mcp(route) => &route.metrics,
+            Self::Plain(route) => &route.metrics,
+        }
+    }
+}
+
+/// A compiled configuration.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// `[server]`
+    pub server: ServerConfig,
+    /// Limits of a message's shape.
+    pub limits: Limits,
+    /// `Host` and `Origin`.
+    pub origin: OriginGuard,
+    /// Paths to indices of `routes`.
+    pub paths: RouteTable,
+    /// The routes.
+    pub routes: Vec<Arc<Route>>,
+    /// Every upstream by name.
+    pub backends: BTreeMap<UpstreamName, Arc<Backend>>,
+    /// Whether texts are logged.
+    pub payloads: Payloads,
+    /// Key of sealed cursors.
+    pub secret: Vec<u8>,
+}
+
+/// What compiling needs from outside.
+#[derive(Debug)]
+pub struct Outside<'a> {
+    /// All metrics.
+    pub metrics: &'a Arc<Metrics>,
+    /// Where upstreams report.
+    pub notices: &'a mpsc::Sender<Notice>,
+    /// Owns every task.
+    pub tasks: &'a TaskTracker,
+    /// Ends every task.
+    pub stop: &'a CancellationToken,
+    /// Worker threads.
+    pub workers: usize,
+}
+
+impl Snapshot {
+    /// Compiles a checked configuration. `secret` seals cursors when the configuration has none.
+    pub fn compile(
+        config: &Config,
+        secret: [u8; 32],
+        outside: &Outside<'_>,
+    ) -> Result<Self, SnapshotError> {
+        let mut backends = BTreeMap::new();
+        for (name, upstream) in &config.upstreams {
+            let metrics = outside.metrics.upstream(name);
+            let deps = UpstreamDeps {
+                metrics: Arc::clone(&metrics),
+                notices: outside.notices.clone(),
+                tasks: outside.tasks.clone(),
+                stop: outside.stop.clone(),
+                workers: outside.workers,
+            };
+            let upstream = Upstream::new(name.clone(), Arc::new(upstream.clone()), deps);
+            backends.insert(name.clone(), Arc::new(Backend::new(upstream, metrics)?));
+        }
+        let routes = config
+            .routes
+            .iter()
+            .map(|route| compile_route(route, &backends, outside.metrics).map(Arc::new))
+            .collect::<Result<Vec<_>, _>>()?;
+        let server = config.server.clone();
+        let configured = config.store.secret.as_ref().map(|secret| secret.expose().as_bytes());
+        Ok(Self {
+            limits: Limits { max_depth: server.max_depth, max_batch: server.max_batch },
+            origin: OriginGuard::new(&server.allowed_hosts, &server.allowed_origins),
+            paths: RouteTable::new(config.routes.iter().map(|route| route.path.as_str())),
+            routes,
+            backends,
+            payloads: config.telemetry.payloads,
+            secret: configured.unwrap_or(&secret).to_vec(),
+            server,
+        })
+    }
+
+    /// The route of a path.
+    pub fn route(&self, path: &str) -> Option<&Arc<Route>> {
+        self.paths.find(path).map(|index| &self.routes[index])
+    }
+}
+
+type Backends = BTreeMap<UpstreamName, Arc<Backend>>;
+
+fn compile_route(
+    route: &RouteConfig,
+    backends: &Backends,
+    metrics: &Arc<Metrics>,
+) -> Result<Route, SnapshotError> {
+    let find = |upstream: &UpstreamName| {
+        backends.get(upstream).cloned().ok_or_else(|| SnapshotError::Upstream {
+            route: route.path.clone(),
+            upstream: upstream.clone(),
+        })
+    };
+    let name = route.path.clone();
+    let metrics = metrics.route(&name);
+    match route.protocol {
+        Protocol::Mcp => {
+            let backends: Vec<_> = route.upstreams.iter().map(find).collect::<Result<_, _>>()?;
+            let naming = match (route.names, backends.len()) {
+                (Names::Plain, _) | (Names::Auto, 0 | 1) => Naming::Own,
+                (Names::Prefix, _) | (Names::Auto, _) => Naming::Prefixed,
+            };
+            Ok(Route::Mcp(Arc::new(McpRoute {
+                name,
+                lists: Lists::default(),
+                backends,
+                naming,
+                sessions: route.sessions,
+                batches: route.batches,
+                metrics,
+            })))
+        }
+        Protocol::JsonRpc => {
+            let mut indices: HashMap<&UpstreamName, usize> = HashMap::new();
+            let mut list = Vec::new();
+            let mut patterns = Vec::new();
+            for (pattern, upstream) in &route.methods {
+                let index = match indices.get(upstream) {
+                    Some(index) => *index,
+                    None => {
+                        list.push(find(upstream)?);
+                        indices.insert(upstream, list.len() - 1);
+                        list.len() - 1
+                    }
+                };
+                patterns.push((pattern.as_str(), index));
+            }
+            Ok(Route::Plain(Arc::new(PlainRoute {
+                name,
+                methods: MethodTable::new(patterns)?,
+                backends: list,
+                lenient_content_type: route.lenient_content_type,
+                metrics,
+            })))
+        }
+    }
+}
