@@ -32,8 +32,9 @@ pub struct OutCall {
     pub timeout: Duration,
     /// Longest duration altogether.
     pub max_timeout: Duration,
-    /// Where everything that precedes the answer goes. When full, the upstream waits (back-pressure); when closed,
-    /// events are dropped and questions refused.
+    /// Where everything that precedes the answer goes. When full, an upstream that has a stream for the call waits
+    /// (back-pressure); on a channel that calls share, progress gives way to newer progress and the rest is dropped or
+    /// refused. When closed, events are dropped and questions refused.
     pub events: mpsc::Sender<CallEvent>,
 }
 
@@ -110,6 +111,11 @@ impl Ask {
     pub(super) fn new(message: Message) -> (Self, oneshot::Receiver<AskReply>) {
         let (reply, receiver) = oneshot::channel();
         (Self { message, reply }, receiver)
+    }
+
+    /// Resolves when the upstream waits no more: it withdrew the question, or is gone.
+    pub async fn withdrawn(&mut self) {
+        self.reply.closed().await;
     }
 
     /// Replies. Nothing happens when the upstream is gone.

@@ -86,8 +86,8 @@ fn a_full_queue_refuses_questions_and_notifications_and_never_blocks() {
     let note = message(r#"{"jsonrpc":"2.0","method":"notifications/message"}"#);
     assert!(inbox.notify(note.clone()));
     assert!(!inbox.notify(note.clone()));
-    let (reply, _replied) = oneshot::channel();
-    assert!(matches!(inbox.ask(Ask { message: note, reply }), Err(TrySendError::Full(()))));
+    let (ask, _replied) = Ask::new(note);
+    assert!(matches!(inbox.ask(ask), Err(TrySendError::Full(()))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,8 +102,7 @@ async fn silence_begins_anew_with_progress_and_stands_still_during_a_question() 
     assert_eq!(slot.pulse.silent_until(10 * second, begin), begin + 13 * second);
 
     let (slot, _events) = open(&pending, 1);
-    let (reply, _replied) = oneshot::channel();
-    let ask = Ask { message: message(r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#), reply };
+    let (ask, _replied) = Ask::new(message(r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#));
     let asked = pending.inbox(slot.id).unwrap().ask(ask).unwrap();
     let late = begin + 60 * second;
     assert_eq!(slot.pulse.silent_until(10 * second, late), late + 10 * second);

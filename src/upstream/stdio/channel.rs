@@ -16,7 +16,7 @@ use super::super::link::LinkContext;
 use super::super::pending::{Pending, Slot, later};
 use super::super::{CallError, CallEvent, CallerId, Hello, OutCall};
 use super::output::Flow;
-use crate::jsonrpc::{Answer, Chunks, Id, Member, Message};
+use crate::jsonrpc::{Answer, Chunks, Member, Message};
 use crate::mcp::ListKind;
 use crate::wire::{LineDecoder, to_line};
 
@@ -156,23 +156,17 @@ impl Channel {
     }
 
     async fn round_trip(&self, call: OutCall, on_hang_up: OnHangUp) -> Result<Message, CallError> {
-        let OutCall { message, mut edits, caller, timeout, max_timeout, events } = call;
-        let Some(id_span) = message.id_span() else {
+        if call.message.id_span().is_none() {
             return Err(self.ctx.protocol("only a request can be called"));
-        };
-        let token_span = message.member_span(Member::MetaProgressToken);
-        let token = message.member(Member::MetaProgressToken);
+        }
         let start = Instant::now();
         let slot = self
             .pending
-            .open(caller, token, events.clone(), start)
+            .open(call.caller, call.token(), call.events.clone(), start)
             .map_err(|why| self.ctx.closed(false, &*why))?;
-        let id = Id::from_number(slot.id).text().clone();
-        edits.extend(token_span.map(|span| (span, id.clone())));
-        edits.push((id_span, id));
-        self.post(&message.edited(&edits))?;
+        self.post(&call.text(slot.id))?;
         // What was sent is not needed any more; a large one would be held until the answer.
-        drop((message, edits));
+        let OutCall { timeout, max_timeout, events, .. } = call;
         let mut recall = Recall { channel: self, id: slot.id, reason: Some("the client hung up") };
         if on_hang_up == OnHangUp::Forget {
             recall.reason = None;

@@ -3,20 +3,19 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::super::call::{Ask, AskReply, refused, restore_token};
 use super::super::link::{MAX_DEPTH, NoticeKind};
 use super::super::pending::{OpenAsk, Pick};
-use super::super::{Ask, AskReply};
 use super::channel::Channel;
 use super::output::printable;
 use super::salvage::salvage_id;
 use crate::jsonrpc::{
-    Answer, Body, Chunks, ErrorObject, Id, Kind, Limits, Member, Message, NullId, error_response,
-    parse_answers, result_response,
+    Answer, Body, Chunks, ErrorObject, Id, Kind, Limits, Member, Message, parse_answers,
+    result_response,
 };
 use crate::wire::Line;
 
@@ -137,12 +136,10 @@ impl Channel {
 
     /// Progress of a call that has ended, or that did not ask for any, is dropped.
     fn take_progress(&self, message: &Message) {
-        let named =
-            message.member(Member::ProgressToken).zip(message.member_span(Member::ProgressToken));
-        let call = named.and_then(|(token, span)| {
+        let call = message.member(Member::ProgressToken).and_then(|token| {
             let inbox = self.pending.inbox(Id::from_text(token).as_number()?)?;
             let token = inbox.token()?.clone();
-            Some((inbox, message.edited(&[(span, token)])))
+            Some((inbox, restore_token(message, token)))
         });
         match call {
             Some((inbox, progress)) => inbox.progress(progress, Instant::now()),
@@ -196,9 +193,9 @@ impl Channel {
             return self.refuse(&id, METHOD_NOT_FOUND);
         }
         let Some(inbox) = self.pending.associate(Pick::Newest) else {
-            return self.refuse(&id, NOT_ASSOCIATED);
+            return self.answer(&refused().response(&id));
         };
-        let (reply, replied) = oneshot::channel();
+        let (ask, replied) = Ask::new(message);
         let (withdraw, withdrawn) = oneshot::channel();
         {
             let mut asks = self.asks.lock();
@@ -209,15 +206,17 @@ impl Channel {
                 Entry::Occupied(_) => return self.refuse(&id, DUPLICATE),
             };
         }
-        match inbox.ask(Ask { message, reply }) {
+        match inbox.ask(ask) {
             Ok(open) => {
                 let relay = Arc::clone(self).relay(id, replied, withdrawn, open);
                 self.ctx.tasks.spawn(relay);
             }
             Err(error) => {
                 self.asks.lock().remove(id.text());
-                let full = matches!(error, TrySendError::Full(()));
-                self.refuse(&id, if full { OVERLOADED } else { NOT_ASSOCIATED });
+                match error {
+                    TrySendError::Full(()) => self.refuse(&id, OVERLOADED),
+                    TrySendError::Closed(()) => self.answer(&refused().response(&id)),
+                }
             }
         }
     }
@@ -237,16 +236,12 @@ impl Channel {
             reply = replied => reply,
         };
         self.asks.lock().remove(id.text());
-        match reply {
-            Ok(AskReply::Answer(message)) => self.answer(&message.with_id(&id)),
-            Ok(AskReply::Refuse(error)) => self.refuse(&id, error),
-            Err(_) => self.refuse(&id, NOT_ASSOCIATED),
-        }
+        self.answer(&reply.unwrap_or_else(|_| refused()).response(&id));
         drop(open);
     }
 
     fn refuse(&self, id: &Id, error: ErrorObject) {
-        self.answer(&Chunks::from(error_response(Some(id), &error, NullId::Omit)));
+        self.answer(&AskReply::Refuse(error).response(id));
     }
 
     fn answer(&self, response: &Chunks) {
@@ -264,7 +259,6 @@ fn without_lead(text: &[u8]) -> usize {
 }
 
 const METHOD_NOT_FOUND: ErrorObject = refusal(-32601, "Method not found");
-const NOT_ASSOCIATED: ErrorObject = refusal(-32602, "not associated with a client request");
 const DUPLICATE: ErrorObject = refusal(-32600, "a request with this id is open");
 const OVERLOADED: ErrorObject = refusal(-31002, "too many requests to the client are open");
 

@@ -69,6 +69,11 @@ impl Tail {
         lines.push_back(line);
     }
 
+    /// The last one.
+    pub(super) fn last(&self) -> Option<String> {
+        self.0.lock().back().cloned()
+    }
+
     /// Oldest first.
     pub(super) fn lines(&self) -> Vec<String> {
         self.0.lock().iter().cloned().collect()

@@ -1,1 +1,79 @@
+//! Tests of the room: the protocol over in-memory pipes with paused time, the life of children with `/bin/sh`.
 
+mod ask;
+mod call;
+mod far;
+mod inbound;
+mod life;
+mod process;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::super::link::{Inlet, LinkContext, LinkKey, LinkScope, Notice};
+use super::super::{CallError, CallEvent, CallerId, OutCall};
+use super::Backoff;
+use crate::config::{UpstreamConfig, UpstreamName};
+use crate::jsonrpc::Message;
+use crate::mcp::ClientCaps;
+use crate::telemetry::Metrics;
+
+/// A link's context, and what it reports.
+fn context(config: UpstreamConfig) -> (LinkContext, mpsc::Receiver<Notice>) {
+    let caps = ClientCaps::parse(br#"{"sampling":{},"elicitation":{},"roots":{}}"#);
+    let name = UpstreamName::new("notes").unwrap();
+    let (notices, reported) = mpsc::channel(4);
+    let link = LinkKey { scope: LinkScope::Shared, caps };
+    let ctx = LinkContext {
+        metrics: Metrics::new(&[]).upstream(&name),
+        inlet: Inlet { upstream: name.clone(), link, notices },
+        name,
+        config: Arc::new(config),
+        caps,
+        tasks: Default::default(),
+        stop: Default::default(),
+        workers: 1,
+        backoff: Arc::new(Backoff::default()),
+    };
+    (ctx, reported)
+}
+
+fn message(text: &str) -> Message {
+    Message::parse(text.to_owned().into(), 64).unwrap()
+}
+
+/// A call as every client sends it: id 1, progress token 1.
+fn call(caller: u64) -> (OutCall, mpsc::Receiver<CallEvent>) {
+    let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{},"_meta":{"progressToken":1}}}"#;
+    let (events, received) = mpsc::channel(16);
+    let call = OutCall {
+        message: message(text),
+        edits: Default::default(),
+        caller: CallerId(caller),
+        timeout: Duration::from_secs(10),
+        max_timeout: Duration::from_secs(60),
+        events,
+    };
+    (call, received)
+}
+
+fn json(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap()
+}
+
+fn result(answer: &Result<Message, CallError>) -> Value {
+    json(&answer.as_ref().unwrap().result().unwrap())
+}
+
+/// Waits for a condition that another process or task brings about.
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let waited = tokio::time::timeout(Duration::from_secs(20), async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "in vain: {what}");
+}

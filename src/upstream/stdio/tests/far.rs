@@ -1,0 +1,124 @@
+//! The upstream's side of a channel, played by the test.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::io::{
+    AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf, duplex,
+    split,
+};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::super::super::link::Notice;
+use super::super::channel::Channel;
+use super::*;
+
+/// A channel and its far end.
+pub(super) struct Far {
+    pub(super) channel: Arc<Channel>,
+    pub(super) notices: mpsc::Receiver<Notice>,
+    lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
+    writer: WriteHalf<DuplexStream>,
+}
+
+/// A call that runs.
+pub(super) struct Running {
+    /// Its id towards the upstream.
+    pub(super) id: u64,
+    pub(super) task: JoinHandle<Result<Message, CallError>>,
+    pub(super) events: mpsc::Receiver<CallEvent>,
+}
+
+impl Far {
+    pub(super) fn new() -> Self {
+        Self::with(UpstreamConfig::default(), 64 * 1024)
+    }
+
+    /// `room`: bytes that fit into the pipe.
+    pub(super) fn with(config: UpstreamConfig, room: usize) -> Self {
+        let (ctx, notices) = context(config);
+        let (near, far) = duplex(room);
+        let (reader, writer) = split(near);
+        let channel = Channel::open(&ctx, reader, writer);
+        let (reader, writer) = split(far);
+        Self { channel, notices, lines: BufReader::new(reader).lines(), writer }
+    }
+
+    /// The next line from the gateway.
+    pub(super) async fn line(&mut self) -> Value {
+        json(self.lines.next_line().await.unwrap().expect("a line").as_bytes())
+    }
+
+    /// Whether the gateway has closed the pipe.
+    pub(super) async fn at_end(&mut self) -> bool {
+        self.lines.next_line().await.unwrap().is_none()
+    }
+
+    pub(super) async fn write(&mut self, bytes: &[u8]) {
+        self.writer.write_all(bytes).await.unwrap();
+    }
+
+    pub(super) async fn send(&mut self, message: Value) {
+        self.write(format!("{message}\n").as_bytes()).await;
+    }
+
+    pub(super) async fn answer(&mut self, id: u64, result: Value) {
+        self.send(json!({ "jsonrpc": "2.0", "id": id, "result": result })).await;
+    }
+
+    pub(super) async fn progress(&mut self, token: u64, progress: u32) {
+        let params = json!({ "progressToken": token, "progress": progress });
+        self.send(
+            json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }),
+        )
+        .await;
+    }
+
+    /// Starts a call and reads it on the far side.
+    pub(super) async fn begin(&mut self, caller: u64) -> Running {
+        let (call, events) = call(caller);
+        self.begin_with(call, events).await
+    }
+
+    pub(super) async fn begin_with(
+        &mut self,
+        call: OutCall,
+        events: mpsc::Receiver<CallEvent>,
+    ) -> Running {
+        let channel = Arc::clone(&self.channel);
+        let task = tokio::spawn(async move { channel.call(call).await });
+        let id = self.line().await["id"].as_u64().unwrap();
+        Running { id, task, events }
+    }
+
+    pub(super) fn stray(&self) -> u64 {
+        self.channel.ctx.metrics.stray.get()
+    }
+
+    pub(super) fn noise(&self) -> u64 {
+        self.channel.ctx.metrics.noise.get()
+    }
+}
+
+impl Running {
+    pub(super) async fn end(self) -> Result<Message, CallError> {
+        self.task.await.unwrap()
+    }
+
+    /// The next event; progress as its `params`.
+    pub(super) async fn event(&mut self) -> CallEvent {
+        self.events.recv().await.expect("an event")
+    }
+
+    pub(super) async fn progress(&mut self) -> Value {
+        match self.event().await {
+            CallEvent::Progress(chunks) => json_of(&chunks.into_bytes())["params"].clone(),
+            other => panic!("{other:?} is no progress"),
+        }
+    }
+}
+
+fn json_of(bytes: &[u8]) -> Value {
+    super::json(bytes)
+}
