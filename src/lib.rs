@@ -15,6 +15,7 @@
 //! * [`app`]: wires the rooms, the command line.
 
 pub mod admin;
+pub mod app;
 pub mod catalog;
 pub mod config;
 pub mod downstream;

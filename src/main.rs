@@ -1,2 +1,11 @@
 //! The `trunkline` binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    trunkline::app::main()
+}

@@ -1,0 +1,101 @@
+//! What can be asked for on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// Reverse proxy and gateway for JSON-RPC 2.0 and the Model Context Protocol (MCP).
+///
+/// Clients talk to one endpoint; behind it stand many MCP servers and plain JSON-RPC services.
+#[derive(Debug, Parser)]
+#[command(name = "trunkline", version, arg_required_else_help = true)]
+#[command(after_long_help = "\
+Examples:
+  trunkline run -c config.example.toml        try it: example servers behind one endpoint
+  trunkline import mcp.json > trunkline.toml  begin with the servers of an MCP client
+  trunkline check trunkline.toml              see what is wrong, and what would be served
+  trunkline run                               run ./trunkline.toml
+
+Exit codes: 0 fine, 1 failed while running, 2 wrong usage or configuration.")]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the gateway
+    ///
+    /// Prints where it listens and what each route serves, then a line that begins with `ready`.
+    /// SIGTERM and ctrl-c end it: no new work is taken, and what runs may finish within
+    /// `drain_timeout`.
+    Run(RunArgs),
+    /// Check a configuration file and show what it would serve
+    ///
+    /// Errors carry the file, the line, the wrong key and the nearest right one. Nothing is started
+    /// and nothing is dialled.
+    Check {
+        /// The TOML file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Print the JSON Schema of the configuration file, for editors
+    Schema,
+    /// Turn the `mcpServers` JSON of an MCP client into a configuration file on standard output
+    ///
+    /// Takes the files of Claude Desktop, Cursor and VS Code, with comments. What cannot be carried
+    /// over is left out and told on standard error.
+    Import {
+        /// The JSON file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Print a completion script for a shell
+    ///
+    /// For bash: `trunkline completions bash > ~/.local/share/bash-completion/completions/trunkline`.
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL")]
+        shell: Shell,
+    },
+}
+
+/// Options of `trunkline run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The configuration file [default: trunkline.toml in this folder]
+    ///
+    /// Every key is shown in config.example.toml.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Run straight from the `mcpServers` JSON of an MCP client, on the route /mcp
+    ///
+    /// Takes the files of Claude Desktop, Cursor and VS Code, as `trunkline import` does.
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub(crate) mcp_servers: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_option_has_a_help_text() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for option in command.get_arguments() {
+                assert!(option.get_help().is_some(), "{} {}", command.get_name(), option.get_id());
+            }
+        }
+    }
+}

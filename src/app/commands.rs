@@ -1,0 +1,85 @@
+//! What each command does.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::CommandFactory;
+
+use super::cli::{Cli, Command, RunArgs};
+use super::{AppError, DEFAULT_FILE, summary};
+use crate::config::{self, Checked, Config};
+
+/// Runs one command to its end.
+pub(super) fn run(command: Command) -> Result<(), AppError> {
+    match command {
+        Command::Run(args) => serve(read(&args)?.config),
+        Command::Check { file } => check(&file),
+        Command::Schema => print(&format!("{}\n", config::schema())),
+        Command::Import { file } => import(&file),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "trunkline", &mut script);
+            write(&script)
+        }
+    }
+}
+
+/// Starts the gateway and stays until it has ended.
+fn serve(_config: Config) -> Result<(), AppError> {
+    Err(AppError::NoGateway)
+}
+
+/// Reads what is to be run, and tells what is odd about it.
+fn read(args: &RunArgs) -> Result<Checked, AppError> {
+    let checked = match (&args.mcp_servers, &args.config) {
+        (Some(file), _) => config::load_mcp_servers(file, &variable)?,
+        (None, Some(file)) => load(file)?,
+        (None, None) => match Path::new(DEFAULT_FILE) {
+            file if file.exists() => load(file)?,
+            _ => return Err(AppError::NoConfig),
+        },
+    };
+    warn(checked.warnings.iter());
+    Ok(checked)
+}
+
+fn check(file: &Path) -> Result<(), AppError> {
+    let checked = load(file)?;
+    warn(checked.warnings.iter());
+    warn(summary::missing_programs(&checked.config));
+    print(&format!("{} is valid\n\n{}", file.display(), summary::Summary(&checked.config)))
+}
+
+fn import(file: &Path) -> Result<(), AppError> {
+    let imported = config::import(file)?;
+    warn(imported.warnings.iter().map(|warning| format!("{}: {warning}", file.display())));
+    print(&imported.toml)
+}
+
+fn load(file: &Path) -> Result<Checked, AppError> {
+    if file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
+        return Err(AppError::Json(file.display().to_string()));
+    }
+    Ok(config::load(file, &variable)?)
+}
+
+/// A variable of this process; one that is no Unicode counts as not set.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn warn(warnings: impl IntoIterator<Item = impl std::fmt::Display>) {
+    for warning in warnings {
+        // Nobody is left to be told when this fails.
+        let _ = writeln!(io::stderr(), "warning: {warning}");
+    }
+}
+
+fn print(text: &str) -> Result<(), AppError> {
+    write(text.as_bytes())
+}
+
+fn write(bytes: &[u8]) -> Result<(), AppError> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(AppError::Output)
+}

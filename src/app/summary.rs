@@ -1,0 +1,152 @@
+//! What a configuration serves, in a few lines for people.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::config::{
+    Config, Isolation, Names, Protocol, RouteConfig, UpstreamConfig, UpstreamName,
+};
+
+/// What listens where, and what each route is answered by.
+pub(super) struct Summary<'c>(pub(super) &'c Config);
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = self.0;
+        for address in &config.server.listen.0 {
+            writeln!(f, "listens on http://{address}")?;
+        }
+        writeln!(f, "admin on http://{} (/metrics, /livez, /readyz)", config.admin.listen)?;
+        for route in &config.routes {
+            match route.protocol {
+                Protocol::Mcp => mcp(f, config, route)?,
+                Protocol::JsonRpc => plain(f, config, route)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn mcp(f: &mut fmt::Formatter<'_>, config: &Config, route: &RouteConfig) -> fmt::Result {
+    let prefixed = match route.names {
+        Names::Auto => route.upstreams.len() > 1,
+        Names::Prefix => true,
+        Names::Plain => false,
+    };
+    let names = if prefixed { "<upstream>__<name>" } else { "as upstream" };
+    writeln!(f, "\n{} (MCP; names: {names})", route.path)?;
+    let width = route.upstreams.iter().map(|name| name.as_str().len()).max().unwrap_or(0);
+    for name in &route.upstreams {
+        writeln!(f, "  {:width$}  {}", name.as_str(), Reach(config, name))?;
+    }
+    Ok(())
+}
+
+fn plain(f: &mut fmt::Formatter<'_>, config: &Config, route: &RouteConfig) -> fmt::Result {
+    writeln!(f, "\n{} (JSON-RPC 2.0)", route.path)?;
+    let width = route.methods.keys().map(String::len).max().unwrap_or(0);
+    for (pattern, name) in &route.methods {
+        writeln!(f, "  {pattern:width$}  {name}: {}", Reach(config, name))?;
+    }
+    Ok(())
+}
+
+/// How an upstream is reached. Arguments and queries may hold secrets and are not shown.
+struct Reach<'c>(&'c Config, &'c UpstreamName);
+
+impl fmt::Display for Reach<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(upstream) = self.0.upstreams.get(self.1) else { return f.write_str("unknown") };
+        match (program(upstream), &upstream.url) {
+            (Some(program), None) => write!(f, "child `{program}`")?,
+            (program, Some(url)) => {
+                let mut shown = url.clone();
+                shown.set_query(None);
+                f.write_str(shown.as_str())?;
+                if let Some(program) = program {
+                    write!(f, ", child `{program}`")?;
+                }
+            }
+            (None, None) => f.write_str("nothing")?,
+        }
+        match (upstream.protocol, upstream.isolation()) {
+            (Protocol::JsonRpc, _) => Ok(()),
+            (Protocol::Mcp, Isolation::Shared) => f.write_str(", shared by all"),
+            (Protocol::Mcp, Isolation::Session) => f.write_str(", one for each session"),
+            (Protocol::Mcp, Isolation::Principal) => f.write_str(", one for each principal"),
+        }
+    }
+}
+
+fn program(upstream: &UpstreamConfig) -> Option<&str> {
+    upstream.command.as_ref()?.first().map(String::as_str)
+}
+
+/// A line for each upstream whose program is not to be found.
+pub(super) fn missing_programs(config: &Config) -> Vec<String> {
+    let missing = config.upstreams.iter().filter_map(|(name, upstream)| {
+        let program = program(upstream).filter(|program| !program.contains("{self}"))?;
+        let base = upstream.cwd.as_deref().unwrap_or(Path::new(""));
+        let found = if program.contains('/') {
+            base.join(program).is_file()
+        } else {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+        };
+        (!found)
+            .then(|| format!("upstream `{name}`: program `{program}` is not found on this machine"))
+    });
+    missing.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        crate::config::parse(text, "t.toml", &|_| None).unwrap().config
+    }
+
+    #[test]
+    fn it_shows_routes_and_how_upstreams_are_reached_without_secrets() {
+        let text = r#"
+            [upstreams.notes]
+            command = ["notes-server", "--token=s3cret"]
+            [upstreams.web]
+            url = "http://127.0.0.1:1/mcp?key=s3cret"
+            [upstreams.calc]
+            protocol = "jsonrpc"
+            url = "http://127.0.0.1:2/rpc"
+            [[routes]]
+            path = "/mcp"
+            upstreams = ["notes", "web"]
+            [[routes]]
+            path = "/rpc"
+            protocol = "jsonrpc"
+            methods = { "*" = "calc", "sum" = "calc" }
+        "#;
+        let right = "listens on http://127.0.0.1:8808
+admin on http://127.0.0.1:9808 (/metrics, /livez, /readyz)
+
+/mcp (MCP; names: <upstream>__<name>)
+  notes  child `notes-server`, shared by all
+  web    http://127.0.0.1:1/mcp, one for each principal
+
+/rpc (JSON-RPC 2.0)
+  *    calc: http://127.0.0.1:2/rpc
+  sum  calc: http://127.0.0.1:2/rpc
+";
+        assert_eq!(Summary(&config(text)).to_string(), right);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told() {
+        let text = |program: &str| format!("[upstreams.a]\ncommand = [\"{program}\"]");
+        for there in ["sh", "/bin/sh", "{self}"] {
+            assert!(missing_programs(&config(&text(there))).is_empty(), "{there}");
+        }
+        for missing in ["no-such-program-here", "/no/such/program"] {
+            assert_eq!(missing_programs(&config(&text(missing))).len(), 1, "{missing}");
+        }
+    }
+}
