@@ -19,6 +19,8 @@ mod upstream;
 mod validate;
 
 #[cfg(test)]
+mod example;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
