@@ -6,13 +6,13 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use super::cli::{Cli, Command, RunArgs};
-use super::{AppError, DEFAULT_FILE, summary};
-use crate::config::{self, Checked, Config};
+use super::{AppError, DEFAULT_FILE, serve, summary};
+use crate::config::{self, Checked};
 
 /// Runs one command to its end.
 pub(super) fn run(command: Command) -> Result<(), AppError> {
     match command {
-        Command::Run(args) => serve(read(&args)?.config),
+        Command::Run(args) => Ok(serve::run(&read(&args)?.config)?),
         Command::Check { file } => check(&file),
         Command::Schema => print(&format!("{}\n", config::schema())),
         Command::Import { file } => import(&file),
@@ -22,11 +22,6 @@ pub(super) fn run(command: Command) -> Result<(), AppError> {
             write(&script)
         }
     }
-}
-
-/// Starts the gateway and stays until it has ended.
-fn serve(_config: Config) -> Result<(), AppError> {
-    Err(AppError::NoGateway)
 }
 
 /// Reads what is to be run, and tells what is odd about it.

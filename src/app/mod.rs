@@ -2,6 +2,7 @@
 
 mod cli;
 mod commands;
+mod serve;
 mod summary;
 
 use std::error::Error;
@@ -58,9 +59,9 @@ pub(crate) enum AppError {
         "{0} is JSON; run it with `--mcp-servers {0}`, or turn it into TOML with `trunkline import {0}`"
     )]
     Json(String),
-    /// The rooms of the gateway are not wired together.
-    #[error("this build holds no gateway")]
-    NoGateway,
+    /// The gateway does not run.
+    #[error(transparent)]
+    Run(#[from] serve::RunError),
     /// Standard output cannot be written to.
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
@@ -73,7 +74,7 @@ impl AppError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Import(_) | Self::NoConfig | Self::Json(_) => USAGE,
-            Self::Output(_) | Self::NoGateway => FAILED,
+            Self::Output(_) | Self::Run(_) => FAILED,
         }
     }
 }

@@ -10,6 +10,27 @@ use crate::config::{
 /// What listens where, and what each route is answered by.
 pub(super) struct Summary<'c>(pub(super) &'c Config);
 
+impl Summary<'_> {
+    /// What each route is answered by.
+    pub(super) fn routes(&self) -> String {
+        Routes(self.0).to_string()
+    }
+}
+
+struct Routes<'c>(&'c Config);
+
+impl fmt::Display for Routes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for route in &self.0.routes {
+            match route.protocol {
+                Protocol::Mcp => mcp(f, self.0, route)?,
+                Protocol::JsonRpc => plain(f, self.0, route)?,
+            }
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = self.0;
@@ -17,13 +38,7 @@ impl fmt::Display for Summary<'_> {
             writeln!(f, "listens on http://{address}")?;
         }
         writeln!(f, "admin on http://{} (/metrics, /livez, /readyz)", config.admin.listen)?;
-        for route in &config.routes {
-            match route.protocol {
-                Protocol::Mcp => mcp(f, config, route)?,
-                Protocol::JsonRpc => plain(f, config, route)?,
-            }
-        }
-        Ok(())
+        write!(f, "{}", Routes(config))
     }
 }
 

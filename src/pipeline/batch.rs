@@ -18,7 +18,7 @@ use crate::config::ServerConfig;
 use crate::exchange::Assembly;
 use crate::fault::{Fault, Reason};
 use crate::jsonrpc::{
-    Chunks, Element, Id, IdKind, Kind, Message, NullId, Rejected, error_response,
+    Chunks, Element, Kind, Message, NullId, Rejected, error_response,
 };
 
 /// Answers by place; `None`: nothing is owed after all (cancelled).
@@ -33,23 +33,18 @@ pub(super) async fn run_mcp(cx: Arc<Context>, elements: Vec<Element>, outlet: Ar
     for element in elements {
         match element {
             Ok(message) if message.kind() == Kind::Notification => {
-                assembly.silent();
+                let place = assembly.silent();
                 let cx = Arc::clone(&cx);
                 jobs.push(Box::pin(async move {
-                    legacy::notified(&cx, &message).await;
+                    legacy::notified(&cx, &message, Some(place)).await;
                     Vec::new()
                 }));
             }
             Ok(message) => {
-                let place = assembly.expect(echoed(&message));
+                let place = assembly.expect(message.id());
                 let (cx, outlet) = (Arc::clone(&cx), Arc::clone(&outlet));
                 jobs.push(Box::pin(async move {
-                    if let Err(fault) = mcp::check(&message) {
-                        let id = echoed(&message);
-                        let error = error_response(id.as_ref(), &fault.to_error(), cx.null_id());
-                        return vec![(place, Some(error.into()))];
-                    }
-                    let done = mcp::request(&cx, message, &outlet, true).await;
+                    let done = mcp::request(&cx, &message, &outlet, Some(place)).await;
                     vec![(place, done.body)]
                 }));
             }
@@ -58,11 +53,6 @@ pub(super) async fn run_mcp(cx: Arc<Context>, elements: Vec<Element>, outlet: Ar
     }
     let body = gather(assembly, jobs, server).await;
     finish(body, StatusCode::ACCEPTED)
-}
-
-/// The id that an answer echoes: one that MCP allows.
-fn echoed(message: &Message) -> Option<Id> {
-    message.id().filter(|id| matches!(id.kind(), IdKind::String | IdKind::Integer))
 }
 
 /// A batch of a plain route.
@@ -95,7 +85,7 @@ pub(super) async fn run_plain(cx: Arc<PlainContext>, elements: Vec<Element>) -> 
             _ => {
                 let cx = Arc::clone(&cx);
                 jobs.push(Box::pin(async move {
-                    let done = plain::request(&cx, message).await;
+                    let done = plain::request(&cx, &message, Some(place)).await;
                     vec![(place, done.body)]
                 }));
             }

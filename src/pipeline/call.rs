@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
-use super::ledger::Ledger;
+use super::ledger::{Caller, Ledger};
 use super::snapshot::{Backend, Snapshot};
 use super::{McpRoute, Outlet, Pipeline};
 use crate::config::Isolation;
@@ -31,6 +31,7 @@ pub(super) struct Context {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) route: Arc<McpRoute>,
     pub(super) session: Arc<Session>,
+    pub(super) caller: Caller,
     /// Whether the session outlives this exchange, so that its client can answer questions and cancel.
     pub(super) standing: bool,
 }
@@ -105,22 +106,26 @@ pub(super) fn no_slot(reason: NoSlot, upstream: &str) -> Fault {
 }
 
 /// Sends a client's request and sees it through. The answer still has the upstream's id.
-pub(super) async fn call(
+pub(super) async fn call<'a>(
     cx: &Context,
     message: &Message,
-    target: Target<'_>,
-    ledger: &mut Ledger,
+    target: Target<'a>,
+    ledger: &mut Ledger<'a>,
     outlet: &Outlet,
 ) -> Result<Message, Ended> {
     let backend = target.backend;
     let tool = target.tool.clone();
     let method = ledger.method();
+    ledger.goes_to(backend.upstream.name());
     let started = Instant::now();
     let result = run(cx, message, target, outlet).await;
     let took = started.elapsed();
     ledger.waited(took);
     let outcome = match &result {
-        Ok(answer) => outcome_of(answer),
+        Ok(answer) => {
+            ledger.answered(answer);
+            outcome_of(answer)
+        }
         Err(Ended::Cancelled) => Outcome::Cancelled,
         Err(Ended::Fault(fault)) => fault.reason.outcome(),
     };

@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::call::{Context, null_id};
-use super::ledger::Ledger;
+use super::ledger::{Caller, Ledger};
 use super::reply::{Done, OnHangup, Reply, Run};
 use super::{Inbound, McpRoute, Outlet, Pipeline, batch, lists, mcp};
 use crate::config::Sessions as Need;
@@ -34,7 +34,11 @@ pub(super) async fn post(
     let spelled = spelled(&inbound);
     let body = match parse_body(inbound.payload.clone(), &inbound.snapshot.limits) {
         Ok(body) => body,
-        Err(rejected) => return refused(&rejected, spelled),
+        Err(rejected) => {
+            let fault = Fault::from(&rejected);
+            Caller::of(&inbound).refused(pipeline.metrics(), &fault);
+            return refused(&rejected, spelled);
+        }
     };
     match body {
         Body::One(message) => one(pipeline, route, &inbound, message).await,
@@ -86,7 +90,7 @@ async fn one(
         Kind::Request => run_one(pipeline, route, inbound, session, message),
         Kind::Notification => {
             let cx = context(pipeline, route, inbound, session);
-            notified(&cx, &message).await;
+            notified(&cx, &message, None).await;
             Reply::empty(StatusCode::ACCEPTED)
         }
         Kind::Response => {
@@ -146,12 +150,19 @@ fn run_one(
     let cx = context(pipeline, route, inbound, session);
     let outlet = Arc::new(Outlet::default());
     let own = Arc::clone(&outlet);
-    let future = Box::pin(async move { mcp::request(&cx, message, &own, false).await });
+    let future = Box::pin(async move { mcp::request(&cx, &message, &own, None).await });
     Reply::Run(Run { future, outlet, on_hangup: OnHangup::Continue, metrics })
 }
 
 /// A notification of the client.
-pub(super) async fn notified(cx: &Context, message: &Message) {
+pub(super) async fn notified(cx: &Context, message: &Message, place: Option<usize>) {
+    let label = cx.pipeline.metrics().label(message.method());
+    let ledger = cx.caller.open(label, message, Some(&cx.session)).at(place);
+    relay(cx, message).await;
+    ledger.end(Outcome::Ok);
+}
+
+async fn relay(cx: &Context, message: &Message) {
     match message.method() {
         "notifications/cancelled" => {
             if let Some(id) = message.member(Member::RequestId) {
@@ -274,6 +285,7 @@ fn context(
         snapshot: Arc::clone(&inbound.snapshot),
         route,
         session,
+        caller: Caller::of(inbound),
         standing,
     }
 }
@@ -286,9 +298,11 @@ async fn initialize(
     message: Message,
 ) -> Reply {
     let label = pipeline.metrics().label("initialize");
-    let ledger = Ledger::open(&route.metrics, label);
+    let caller = Caller::of(inbound);
+    let ledger = caller.open(label, &message, None);
     let id = message.id();
-    let fail = |ledger: Ledger, fault: Fault| {
+    let fail = |mut ledger: Ledger<'_>, fault: Fault| {
+        ledger.failed(&fault);
         ledger.end(fault.reason.outcome());
         let mut reply = Reply::fault(id.as_ref(), &fault, LEGACY, NullId::Omit);
         if let (Reply::One { status, .. }, Reason::Overloaded) = (&mut reply, fault.reason) {

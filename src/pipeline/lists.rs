@@ -260,6 +260,14 @@ impl Lists {
         }
     }
 
+    /// How many tools an upstream lists to clients that can do nothing special.
+    pub(super) fn tools_of(&self, upstream: usize) -> Option<usize> {
+        let audience = Audience { session: None, caps: ClientCaps::NONE };
+        let cell = self.cells.get(&(upstream, audience, ListKind::Tools))?;
+        let listing = cell.state.lock().listing.clone()?;
+        Some(listing.items.len())
+    }
+
     /// Forgets what was kept for one session.
     pub(super) fn forget(&self, session: u64) {
         self.cells.retain(|(_, audience, _), _| audience.session != Some(session));

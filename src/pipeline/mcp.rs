@@ -16,37 +16,38 @@ use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Chunks, Id, IdKind, Member, Message, ParamsKind, result_response};
 use crate::mcp::{Era, ListKind, To, log_rank, method_spec};
 
-/// Serves one request (step 2 to 12). `batched`: it is an element of a batch.
+/// Serves one request (step 2 to 12). `place`: where it stands in its batch.
 pub(super) async fn request(
     cx: &Context,
-    message: Message,
+    message: &Message,
     outlet: &Outlet,
-    batched: bool,
+    place: Option<usize>,
 ) -> Done {
-    let label = cx.pipeline.metrics().label(message.method());
-    let mut ledger = Ledger::open(&cx.route.metrics, label);
     let Some(id) = message.id() else {
         // Requests have an id; without one there is nobody to answer.
         return Done { status: http::StatusCode::ACCEPTED, body: None, retry_after: None };
     };
-    let result = match check(&message) {
-        Ok(()) => serve(cx, &message, &id, &mut ledger, outlet, batched).await,
+    let label = cx.pipeline.metrics().label(message.method());
+    let mut ledger = cx.caller.open(label, message, Some(&cx.session)).at(place);
+    let result = match check(message) {
+        Ok(()) => serve(cx, message, &id, &mut ledger, outlet, place.is_some()).await,
         Err(fault) => Err(Ended::Fault(fault)),
     };
-    match result {
-        Ok((body, outcome)) => {
-            ledger.end(outcome);
-            body
-        }
+    let (done, outcome) = match result {
+        Ok(served) => served,
         Err(Ended::Cancelled) => {
-            ledger.end(Outcome::Cancelled);
-            Done { status: http::StatusCode::OK, body: None, retry_after: None }
+            let done = Done { status: http::StatusCode::OK, body: None, retry_after: None };
+            (done, Outcome::Cancelled)
         }
         Err(Ended::Fault(fault)) => {
-            ledger.end(fault.reason.outcome());
-            Done::fault(Some(&id), &fault, Some(Era::Legacy), cx.null_id())
+            ledger.failed(&fault);
+            let done = Done::fault(Some(&id), &fault, Some(Era::Legacy), cx.null_id());
+            (done, fault.reason.outcome())
         }
-    }
+    };
+    ledger.replied(&done);
+    ledger.end(outcome);
+    done
 }
 
 /// The rules of MCP that plain JSON-RPC does not have (MCP digest §2.1, §2.2, §2.5).
@@ -78,11 +79,11 @@ pub(super) fn check(message: &Message) -> Result<(), Fault> {
 
 type Served = Result<(Done, Outcome), Ended>;
 
-async fn serve(
-    cx: &Context,
+async fn serve<'a>(
+    cx: &'a Context,
     message: &Message,
     id: &Id,
-    ledger: &mut Ledger,
+    ledger: &mut Ledger<'a>,
     outlet: &Outlet,
     batched: bool,
 ) -> Served {
@@ -154,11 +155,11 @@ async fn list(cx: &Context, message: &Message, id: &Id, kind: ListKind) -> Serve
 }
 
 /// A tool or prompt of one upstream.
-async fn named(
-    cx: &Context,
+async fn named<'a>(
+    cx: &'a Context,
     message: &Message,
     id: &Id,
-    ledger: &mut Ledger,
+    ledger: &mut Ledger<'a>,
     outlet: &Outlet,
     kind: ListKind,
 ) -> Served {
@@ -229,11 +230,11 @@ fn passes<'a>(cx: &'a Context, view: &View, name: &str, kind: ListKind) -> Optio
 }
 
 /// A resource of one upstream, or a subscription to it.
-async fn located(
-    cx: &Context,
+async fn located<'a>(
+    cx: &'a Context,
     message: &Message,
     id: &Id,
-    ledger: &mut Ledger,
+    ledger: &mut Ledger<'a>,
     outlet: &Outlet,
 ) -> Served {
     let uri = message
@@ -271,11 +272,11 @@ async fn located(
 }
 
 /// Completion of an argument of a prompt or a variable of a template.
-async fn completion(
-    cx: &Context,
+async fn completion<'a>(
+    cx: &'a Context,
     message: &Message,
     id: &Id,
-    ledger: &mut Ledger,
+    ledger: &mut Ledger<'a>,
     outlet: &Outlet,
 ) -> Served {
     if !cx.route.lists.completes(&cx.route) {
@@ -314,11 +315,11 @@ async fn completion(
 }
 
 /// A method that the gateway does not know: it passes where there is one upstream.
-async fn unknown_method(
-    cx: &Context,
+async fn unknown_method<'a>(
+    cx: &'a Context,
     message: &Message,
     id: &Id,
-    ledger: &mut Ledger,
+    ledger: &mut Ledger<'a>,
     outlet: &Outlet,
 ) -> Served {
     match cx.route.transparent() {

@@ -152,6 +152,17 @@ impl Pipeline {
         }
     }
 
+    /// How many tools an upstream lists; `None` until that is known.
+    pub fn tools_of(&self, upstream: &crate::config::UpstreamName) -> Option<usize> {
+        self.snapshot().routes.iter().find_map(|route| match &**route {
+            Route::Mcp(route) => {
+                let place = route.backends.iter().position(|b| b.upstream.name() == upstream)?;
+                route.lists.tools_of(place)
+            }
+            Route::Plain(_) => None,
+        })
+    }
+
     /// A POST.
     pub async fn post(self: &Arc<Self>, inbound: Inbound) -> Reply {
         match &*inbound.route {

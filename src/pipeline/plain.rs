@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use super::call::no_slot;
-use super::ledger::Ledger;
+use super::ledger::{Caller, Ledger};
 use super::reply::{Done, OnHangup, Reply, Run};
 use super::snapshot::{Backend, PlainRoute, Snapshot};
 use super::{Inbound, Outlet, Pipeline, batch};
@@ -25,21 +25,32 @@ pub(super) struct PlainContext {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) route: Arc<PlainRoute>,
+    pub(super) caller: Caller,
 }
 
 /// A POST on a plain route.
 pub(super) fn post(pipeline: &Arc<Pipeline>, route: Arc<PlainRoute>, inbound: Inbound) -> Reply {
+    let caller = Caller::of(&inbound);
+    let refused = |caller: &Caller, rejected: &Rejected| {
+        caller.refused(pipeline.metrics(), &Fault::from(rejected));
+        refused(rejected)
+    };
     let body = match parse_body(inbound.payload, &inbound.snapshot.limits) {
         Ok(body) => body,
-        Err(rejected) => return refused(&rejected),
+        Err(rejected) => return refused(&caller, &rejected),
     };
     let metrics = Arc::clone(&route.metrics);
-    let cx = PlainContext { pipeline: Arc::clone(pipeline), snapshot: inbound.snapshot, route };
+    let pipeline = Arc::clone(pipeline);
+    let cx = PlainContext { pipeline, snapshot: inbound.snapshot, route, caller };
     let outlet = Arc::new(Outlet::default());
     let run = |future| Reply::Run(Run { future, outlet, on_hangup: OnHangup::Cancel, metrics });
     match body {
-        Body::One(message) if message.kind() == Kind::Response => refused(&not_a_request(&message)),
-        Body::One(message) => run(Box::pin(async move { request(&cx, message).await })),
+        Body::One(message) if message.kind() == Kind::Response => {
+            let rejected = not_a_request(&message);
+            cx.caller.refused(cx.pipeline.metrics(), &Fault::from(&rejected));
+            self::refused(&rejected)
+        }
+        Body::One(message) => run(Box::pin(async move { request(&cx, &message, None).await })),
         Body::Batch(elements) => {
             cx.route.metrics.batch_elements.observe(elements.len() as f64);
             run(Box::pin(batch::run_plain(Arc::new(cx), elements)))
@@ -72,34 +83,50 @@ fn silent() -> Done {
     Done { status: StatusCode::NO_CONTENT, body: None, retry_after: None }
 }
 
-/// One request or notification.
-pub(super) async fn request(cx: &PlainContext, message: Message) -> Done {
+/// One request or notification. `place`: where it stands in its batch.
+pub(super) async fn request(cx: &PlainContext, message: &Message, place: Option<usize>) -> Done {
     let metrics = cx.pipeline.metrics();
-    let Some((upstream, pattern)) = cx.route.methods.pick(message.method()) else {
-        let ledger = Ledger::open(&cx.route.metrics, metrics.label("other"));
-        ledger.end(Outcome::RpcError);
-        let error = Fault::new(Reason::MethodNotFound, "Method not found");
-        return fault(message.id().as_ref(), &error);
-    };
-    let label = metrics.label(pattern);
-    let mut ledger = Ledger::open(&cx.route.metrics, label);
-    let backend = &cx.route.backends[upstream];
+    let picked = cx.route.methods.pick(message.method());
+    let label = metrics.label(picked.map_or("other", |(_, pattern)| pattern));
+    let mut ledger = cx.caller.open(label, message, None).at(place);
     let id = message.id();
+    let (done, outcome) = match picked {
+        Some((upstream, _)) => {
+            call(&cx.route.backends[upstream], message, id.as_ref(), &mut ledger).await
+        }
+        None => {
+            let error = Fault::new(Reason::MethodNotFound, "Method not found");
+            ledger.failed(&error);
+            (fault(id.as_ref(), &error), Outcome::RpcError)
+        }
+    };
+    ledger.replied(&done);
+    ledger.end(outcome);
+    done
+}
+
+async fn call<'a>(
+    backend: &'a Backend,
+    message: &Message,
+    id: Option<&Id>,
+    ledger: &mut Ledger<'a>,
+) -> (Done, Outcome) {
+    ledger.goes_to(backend.upstream.name());
     let slot = match slot(backend).await {
         Ok(slot) => slot,
         Err(refusal) => {
-            ledger.end(refusal.reason.outcome());
-            return fault(id.as_ref(), &refusal);
+            ledger.failed(&refusal);
+            return (fault(id, &refusal), refusal.reason.outcome());
         }
     };
     let started = Instant::now();
-    let answer = backend.upstream.call_plain(out(backend, message)).await;
+    let answer = backend.upstream.call_plain(out(backend, message.clone())).await;
     drop(slot);
-    ledger.waited(started.elapsed());
-    let (done, outcome) = settled(id.as_ref(), answer);
-    backend.metrics.call_ended(label, outcome, started.elapsed());
-    ledger.end(outcome);
-    done
+    let took = started.elapsed();
+    ledger.waited(took);
+    let (done, outcome) = settled(id, answer, ledger);
+    backend.metrics.call_ended(ledger.method(), outcome, took);
+    (done, outcome)
 }
 
 /// Elements of one batch for an upstream that takes batches: they travel together.
@@ -115,48 +142,59 @@ pub(super) async fn requests(
             cx.route.methods.pick(message.method()).map_or("other", |(_, pattern)| pattern);
         metrics.label(pattern)
     };
-    let mut ledgers: Vec<Ledger> = elements
-        .iter()
-        .map(|(_, message)| Ledger::open(&cx.route.metrics, label(message)))
-        .collect();
-    let owed: Vec<(usize, Option<Id>)> =
-        elements.iter().map(|(place, message)| (*place, message.id())).collect();
-    let slot = match slot(backend).await {
-        Ok(slot) => slot,
-        Err(refusal) => {
-            for ledger in ledgers {
-                ledger.end(refusal.reason.outcome());
-            }
-            let refuse =
-                |(place, id): (usize, Option<Id>)| (place, fault(id.as_ref(), &refusal).body);
-            return owed.into_iter().map(refuse).collect();
-        }
-    };
-    let calls = elements.into_iter().map(|(_, message)| out(backend, message)).collect();
+    let mut ledgers: Vec<Ledger<'_>> = Vec::with_capacity(elements.len());
+    for (place, message) in &elements {
+        let mut ledger = cx.caller.open(label(message), message, None).at(Some(*place));
+        ledger.goes_to(backend.upstream.name());
+        ledgers.push(ledger);
+    }
+    let slot = slot(backend).await;
     let started = Instant::now();
-    let answers = backend.upstream.call_batch(calls).await;
-    drop(slot);
+    let answers = match &slot {
+        Ok(_) => {
+            let calls = elements.iter().map(|(_, message)| out(backend, message.clone())).collect();
+            backend.upstream.call_batch(calls).await
+        }
+        Err(_) => Vec::new(),
+    };
     let took = started.elapsed();
-    let mut filled = Vec::with_capacity(owed.len());
-    for (((place, id), answer), mut ledger) in owed.into_iter().zip(answers).zip(ledgers.drain(..))
-    {
-        let (done, outcome) = settled(id.as_ref(), answer);
+    let mut answers = answers.into_iter();
+    let mut filled = Vec::with_capacity(elements.len());
+    for ((place, message), mut ledger) in elements.iter().zip(ledgers) {
+        let id = message.id();
+        let (done, outcome) = match (&slot, answers.next()) {
+            (Ok(_), Some(answer)) => settled(id.as_ref(), answer, &mut ledger),
+            (Ok(_), None) => (silent(), Outcome::Protocol),
+            (Err(refusal), _) => {
+                ledger.failed(refusal);
+                (fault(id.as_ref(), refusal), refusal.reason.outcome())
+            }
+        };
         ledger.waited(took);
         backend.metrics.call_ended(ledger.method(), outcome, took);
+        ledger.replied(&done);
         ledger.end(outcome);
-        filled.push((place, done.body));
+        filled.push((*place, done.body));
     }
     filled
 }
 
 /// The upstream's answer under the client's id.
-fn settled(id: Option<&Id>, answer: Result<Option<Message>, CallError>) -> (Done, Outcome) {
+fn settled(
+    id: Option<&Id>,
+    answer: Result<Option<Message>, CallError>,
+    ledger: &mut Ledger<'_>,
+) -> (Done, Outcome) {
     match (answer, id) {
-        (Ok(Some(answer)), Some(id)) => (Done::ok(answer.with_id(id)), outcome_of(&answer)),
+        (Ok(Some(answer)), Some(id)) => {
+            ledger.answered(&answer);
+            (Done::ok(answer.with_id(id)), outcome_of(&answer))
+        }
         (Ok(_), _) => (silent(), Outcome::Ok),
         (Err(error), id) => {
             tracing::debug!(%error, source = ?std::error::Error::source(&error), "call failed");
             let error = error.to_fault();
+            ledger.failed(&error);
             (fault(id, &error), error.reason.outcome())
         }
     }
