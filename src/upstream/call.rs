@@ -50,6 +50,15 @@ impl OutCall {
         self.message.edited(&edits)
     }
 
+    /// The text to send to a plain JSON-RPC upstream: `id` as the id, and the edits. Params are nobody's but the
+    /// client's.
+    pub(super) fn plain_text(&self, id: u64) -> Chunks {
+        let mut edits: SmallVec<[Edit; 4]> = SmallVec::new();
+        edits.extend(self.message.id_span().map(|span| (span, Id::from_number(id).text().clone())));
+        edits.extend(self.edits.iter().cloned());
+        self.message.edited(&edits)
+    }
+
     /// The client's own progress token as JSON text.
     pub(super) fn token(&self) -> Option<Bytes> {
         self.message.member(Member::MetaProgressToken)
@@ -110,6 +119,11 @@ impl Ask {
     pub(super) fn new(message: Message) -> (Self, oneshot::Receiver<AskReply>) {
         let (reply, receiver) = oneshot::channel();
         (Self { message, reply }, receiver)
+    }
+
+    /// Waits until nobody wants the reply any more: the upstream withdrew the question, or the call ended.
+    pub async fn withdrawn(&mut self) {
+        self.reply.closed().await;
     }
 
     /// Replies. Nothing happens when the upstream is gone.
