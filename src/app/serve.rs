@@ -163,7 +163,8 @@ async fn gateway(config: &Config, workers: &Workers) -> Result<(), RunError> {
     };
     let admin = admin.into_tokio()?;
     let serving_admin = tokio::spawn(admin::serve(admin, sources, gateway.admin_stop.clone()));
-    let permits = Arc::new(Semaphore::new(config.server.max_connections.min(Semaphore::MAX_PERMITS)));
+    let permits =
+        Arc::new(Semaphore::new(config.server.max_connections.min(Semaphore::MAX_PERMITS)));
     for listener in listeners {
         gateway.tasks.spawn(accept(&gateway, listener, workers, Arc::clone(&permits)));
     }

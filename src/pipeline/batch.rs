@@ -17,9 +17,7 @@ use super::{Outlet, legacy, mcp};
 use crate::config::ServerConfig;
 use crate::exchange::Assembly;
 use crate::fault::{Fault, Reason};
-use crate::jsonrpc::{
-    Chunks, Element, Kind, Message, NullId, Rejected, error_response,
-};
+use crate::jsonrpc::{Chunks, Element, Kind, Message, NullId, Rejected, error_response};
 
 /// Answers by place; `None`: nothing is owed after all (cancelled).
 type Answers = Vec<(usize, Option<Chunks>)>;

@@ -28,7 +28,8 @@ pub(super) struct Caller {
 impl Caller {
     /// From what came in.
     pub(super) fn of(inbound: &Inbound) -> Self {
-        let traceparent = inbound.headers.get("traceparent").and_then(|header| header.to_str().ok());
+        let traceparent =
+            inbound.headers.get("traceparent").and_then(|header| header.to_str().ok());
         let caller = Self {
             metrics: Arc::clone(inbound.route.metrics()),
             route: inbound.route.name().clone(),

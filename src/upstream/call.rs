@@ -51,6 +51,15 @@ impl OutCall {
         self.message.edited(&edits)
     }
 
+    /// The text to send to a plain JSON-RPC upstream: `id` as the id, and the edits. Params are nobody's but the
+    /// client's.
+    pub(super) fn plain_text(&self, id: u64) -> Chunks {
+        let mut edits: SmallVec<[Edit; 4]> = SmallVec::new();
+        edits.extend(self.message.id_span().map(|span| (span, Id::from_number(id).text().clone())));
+        edits.extend(self.edits.iter().cloned());
+        self.message.edited(&edits)
+    }
+
     /// The client's own progress token as JSON text.
     pub(super) fn token(&self) -> Option<Bytes> {
         self.message.member(Member::MetaProgressToken)

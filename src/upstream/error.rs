@@ -77,6 +77,36 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// The same once more, for everybody who waited for one outcome.
+    pub(super) fn again(&self) -> Self {
+        match self {
+            Self::Connect { upstream, what, source } => Self::Connect {
+                upstream: upstream.clone(),
+                what: what.clone(),
+                source: source
+                    .as_ref()
+                    .map(|error| io::Error::new(error.kind(), error.to_string())),
+            },
+            Self::Closed { upstream, written, what } => {
+                Self::Closed { upstream: upstream.clone(), written: *written, what: what.clone() }
+            }
+            Self::Timeout { upstream, after } => {
+                Self::Timeout { upstream: upstream.clone(), after: *after }
+            }
+            Self::Protocol { upstream, what, upstream_error } => Self::Protocol {
+                upstream: upstream.clone(),
+                what: what.clone(),
+                upstream_error: upstream_error.clone(),
+            },
+            Self::Status { upstream, status, retry_after } => Self::Status {
+                upstream: upstream.clone(),
+                status: *status,
+                retry_after: *retry_after,
+            },
+            Self::Busy { upstream } => Self::Busy { upstream: upstream.clone() },
+        }
+    }
+
     /// Whether another attempt is safe.
     pub fn retry(&self) -> Retry {
         match self {

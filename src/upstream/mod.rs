@@ -8,12 +8,13 @@ mod call;
 mod error;
 mod http;
 mod link;
-mod outlook;
+mod links;
 mod pending;
 mod pool;
 mod stdio;
 
 pub use call::{Ask, AskReply, CallEvent, CallerId, OutCall};
 pub use error::{CallError, Retry};
+pub use http::{set_worker, worker};
 pub use link::{Hello, LinkKey, LinkScope, Notice, NoticeKind};
 pub use pool::{State, Upstream, UpstreamDeps};

@@ -1,1 +1,19 @@
 //! Streamable HTTP and plain JSON-RPC over HTTP: connections, sessions, answers.
+
+mod body;
+mod channel;
+mod conn;
+mod endpoint;
+mod judge;
+mod link;
+mod listen;
+mod plain;
+mod reply;
+mod stream;
+mod timer;
+mod worker;
+
+pub(in crate::upstream) use endpoint::Endpoint;
+pub(in crate::upstream) use link::{Failed, HttpLink};
+pub(in crate::upstream) use plain::Plain;
+pub use worker::{set_worker, worker};

@@ -1,0 +1,252 @@
+//! Connections to one upstream: dialled, kept, and given back in good order.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
+use url::Host;
+
+use super::body::OutBody;
+use super::worker::worker;
+use crate::telemetry::UpstreamMetrics;
+
+/// Fewest connections that one worker may keep waiting; more when the upstream is allowed more calls at once.
+const KEPT: usize = 64;
+/// Most connections that one worker keeps waiting.
+const MOST_KEPT: usize = 1024;
+/// How long a waiting connection is kept.
+pub(super) const KEEP_FOR: Duration = Duration::from_secs(60);
+/// How long an answered connection may take to become ready for the next request.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Where the connections lead.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    /// Name or number.
+    pub(super) host: Host<String>,
+    /// TCP port.
+    pub(super) port: u16,
+}
+
+/// The connections to one address: one list for each worker thread, so that a request stays on the runtime
+/// whose driver serves its connection. The last one used is used next; the others grow old and are closed.
+#[derive(Debug)]
+pub(super) struct Pool {
+    address: Address,
+    connect_timeout: Duration,
+    kept: usize,
+    metrics: Arc<UpstreamMetrics>,
+    tasks: TaskTracker,
+    shards: Box<[Mutex<Vec<Idle>>]>,
+    numbers: AtomicU64,
+    closed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: SendRequest<OutBody>,
+    number: u64,
+    until: Instant,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) struct NoConnection {
+    /// For the log, without address.
+    pub(super) what: String,
+    pub(super) source: Option<io::Error>,
+}
+
+impl Pool {
+    /// Dials nothing yet. `workers`: how many threads number themselves with [`super::set_worker`].
+    pub(super) fn new(
+        address: Address,
+        connect_timeout: Duration,
+        max_concurrency: usize,
+        workers: usize,
+        shared: (Arc<UpstreamMetrics>, TaskTracker),
+    ) -> Arc<Self> {
+        let (metrics, tasks) = shared;
+        Arc::new(Self {
+            address,
+            connect_timeout,
+            kept: max_concurrency.clamp(KEPT, MOST_KEPT),
+            metrics,
+            tasks,
+            shards: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
+            numbers: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    fn shard(&self) -> &Mutex<Vec<Idle>> {
+        &self.shards[worker() % self.shards.len()]
+    }
+
+    /// A waiting connection of this worker, the last one used.
+    pub(super) fn reuse(self: &Arc<Self>) -> Option<Lease> {
+        let mut shard = self.shard().lock();
+        while let Some(idle) = shard.pop() {
+            self.metrics.connections_idle.dec();
+            if !idle.sender.is_closed() && idle.until > Instant::now() {
+                return Some(self.lease(idle.sender, idle.number));
+            }
+        }
+        None
+    }
+
+    /// A new connection.
+    pub(super) async fn dial(self: &Arc<Self>) -> Result<Lease, NoConnection> {
+        let stream = match timeout(self.connect_timeout, connect(&self.address)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                return Err(NoConnection { what: describe(&error), source: Some(error) });
+            }
+            Err(_) => {
+                let what = format!("no connection within {:?}", self.connect_timeout);
+                return Err(NoConnection { what, source: None });
+            }
+        };
+        let _ = stream.set_nodelay(true);
+        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| NoConnection { what: error.to_string(), source: None })?;
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let pool = Arc::downgrade(self);
+        self.tasks.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to an upstream ended");
+            }
+            if let Some(pool) = pool.upgrade() {
+                pool.forget(number);
+            }
+        });
+        Ok(self.lease(sender, number))
+    }
+
+    fn lease(self: &Arc<Self>, sender: SendRequest<OutBody>, number: u64) -> Lease {
+        self.metrics.connections_active.inc();
+        Lease { sender, number, active: Active(Arc::clone(self)) }
+    }
+
+    /// Keeps a connection for the next request. One whose driver ended is refused under the same lock that
+    /// [`Pool::forget`] takes, so none is left behind.
+    fn keep(&self, sender: SendRequest<OutBody>, number: u64, keep_for: Duration) {
+        let mut shard = self.shard().lock();
+        let full = shard.len() >= self.kept || self.closed.load(Ordering::Acquire);
+        if full || sender.is_closed() {
+            return;
+        }
+        shard.push(Idle { sender, number, until: Instant::now() + keep_for });
+        self.metrics.connections_idle.inc();
+    }
+
+    /// The connection with that number ended.
+    fn forget(&self, number: u64) {
+        self.retain(|idle| idle.number != number);
+    }
+
+    /// Closes connections that waited too long.
+    pub(super) fn sweep(&self, now: Instant) {
+        self.retain(|idle| idle.until > now && !idle.sender.is_closed());
+    }
+
+    /// Closes what waits, and what is given back from now on.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.retain(|_| false);
+    }
+
+    fn retain(&self, keep: impl Fn(&Idle) -> bool) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let before = shard.len();
+            shard.retain(&keep);
+            let gone = before - shard.len();
+            if gone > 0 {
+                self.metrics.connections_idle.sub(i64::try_from(gone).unwrap_or(i64::MAX));
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.retain(|_| false);
+    }
+}
+
+/// One connection in use. Dropping it closes the connection.
+#[derive(Debug)]
+pub(super) struct Lease {
+    sender: SendRequest<OutBody>,
+    number: u64,
+    active: Active,
+}
+
+/// Counts a connection in use.
+#[derive(Debug)]
+struct Active(Arc<Pool>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.metrics.connections_active.dec();
+    }
+}
+
+impl Lease {
+    /// Where the request is given to.
+    pub(super) fn sender(&mut self) -> &mut SendRequest<OutBody> {
+        &mut self.sender
+    }
+
+    /// The answer was read to its end: the connection may serve the next request.
+    pub(super) fn release(self, keep_for: Duration) {
+        let Self { mut sender, number, active } = self;
+        let pool = &active.0;
+        if sender.is_ready() {
+            pool.keep(sender, number, keep_for);
+        } else if !sender.is_closed() {
+            // The driver has still to take note of the end.
+            let pool = Arc::clone(pool);
+            pool.clone().tasks.spawn(async move {
+                if let Ok(Ok(())) = timeout(SETTLE, sender.ready()).await {
+                    pool.keep(sender, number, keep_for);
+                }
+            });
+        }
+    }
+}
+
+/// Tries every address of the host in turn.
+async fn connect(address: &Address) -> io::Result<TcpStream> {
+    match &address.host {
+        Host::Ipv4(ip) => TcpStream::connect(SocketAddr::from((*ip, address.port))).await,
+        Host::Ipv6(ip) => TcpStream::connect(SocketAddr::from((*ip, address.port))).await,
+        Host::Domain(name) => TcpStream::connect((name.as_str(), address.port)).await,
+    }
+}
+
+/// What went wrong, without the address.
+fn describe(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::TimedOut => "connection timed out".to_owned(),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            "no route to the host".to_owned()
+        }
+        kind if error.raw_os_error().is_none() => {
+            tracing::debug!(%kind, "a host name was not resolved");
+            "the host name cannot be resolved".to_owned()
+        }
+        kind => kind.to_string(),
+    }
+}

@@ -1,0 +1,301 @@
+//! One MCP session of an upstream over Streamable HTTP (MCP 2025-11-25, transports).
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use smallvec::SmallVec;
+use tokio::sync::mpsc;
+
+use super::channel::Channel;
+use super::endpoint::{Endpoint, Outgoing, Via};
+use super::judge::{Dialect, judge_text};
+use super::listen::Listener;
+use super::reply::{Media, Reply};
+use super::stream::Answers;
+use super::timer::Timer;
+use crate::jsonrpc::{Answer, Chunks, Message};
+use crate::upstream::CallError;
+use crate::upstream::call::{CallerId, OutCall};
+use crate::upstream::link::{Hello, LinkContext};
+
+/// How long the end of a session may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Why a call failed, and whether the session is gone with it.
+#[derive(Debug)]
+pub(in crate::upstream) enum Failed {
+    /// The upstream does not know the session any more: it did not run the call.
+    SessionLost(CallError),
+    /// Anything else.
+    Call(CallError),
+}
+
+impl Failed {
+    /// The error alone.
+    pub(in crate::upstream) fn into_error(self) -> CallError {
+        match self {
+            Self::SessionLost(error) | Self::Call(error) => error,
+        }
+    }
+}
+
+impl From<CallError> for Failed {
+    fn from(error: CallError) -> Self {
+        Self::Call(error)
+    }
+}
+
+/// An initialized session.
+#[derive(Debug)]
+pub(in crate::upstream) struct HttpLink {
+    channel: Arc<Channel>,
+    hello: Arc<Hello>,
+    open: AtomicBool,
+    listener: Arc<Listener>,
+}
+
+impl HttpLink {
+    /// `initialize`, `notifications/initialized`, and a stream for what belongs to no call.
+    pub(in crate::upstream) async fn open(
+        context: LinkContext,
+        endpoint: Arc<Endpoint>,
+    ) -> Result<Arc<Self>, CallError> {
+        endpoint.forget_redirects();
+        let (channel, answer) = introduce(context, endpoint).await?;
+        let context = &channel.context;
+        let hello = match context.read_hello(&answer) {
+            Ok(hello) => hello,
+            Err(error) => {
+                end_session(&channel).await;
+                return Err(error);
+            }
+        };
+        let session = channel.post.get(super::channel::SESSION).cloned();
+        let endpoint = Arc::clone(&channel.endpoint);
+        let channel = Channel::new(context.clone(), endpoint, session, Some(hello.version));
+        let text = Message::notification("notifications/initialized", None);
+        let limit = channel.context.config.timeout;
+        match channel.deliver(&text.text().clone().into(), limit).await {
+            // Some servers do not take it and serve well.
+            Ok(()) | Err(CallError::Status { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let listener = Listener::new();
+        Arc::clone(&listener).listen(&channel);
+        let (hello, open) = (Arc::new(hello), AtomicBool::new(true));
+        Ok(Arc::new(Self { channel, hello, open, listener }))
+    }
+
+    /// One request. Dropping the future, or a timeout, cancels it upstream.
+    pub(in crate::upstream) async fn call(&self, call: &OutCall) -> Result<Message, Failed> {
+        self.listener.revive(&self.channel);
+        let mut guard =
+            CancelGuard { channel: &self.channel, id: self.channel.mint(), armed: false };
+        let sleep = pin!(Timer::sleep(call.timeout, call.max_timeout));
+        let mut timer = Timer::new(sleep, call.timeout, call.max_timeout);
+        let id = guard.id;
+        let result = exchange(&self.channel, call, id, &mut timer, &mut guard.armed).await;
+        if !matches!(result, Err(Failed::Call(CallError::Timeout { .. }))) {
+            guard.armed = false;
+        }
+        result
+    }
+
+    /// One notification.
+    pub(in crate::upstream) async fn notify(&self, message: &Message) -> Result<(), CallError> {
+        let text = message.text().clone().into();
+        self.channel.deliver(&text, self.channel.context.config.timeout).await
+    }
+
+    /// What the upstream said at `initialize`.
+    pub(in crate::upstream) fn hello(&self) -> Arc<Hello> {
+        Arc::clone(&self.hello)
+    }
+
+    /// Whether it can be used.
+    pub(in crate::upstream) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// The upstream does not know the session: nothing is left to end there. Calls that still wait for an answer
+    /// go on.
+    pub(in crate::upstream) fn abandon(&self) {
+        self.open.store(false, Ordering::Release);
+        self.channel.context.stop.cancel();
+    }
+
+    /// Ends the session.
+    pub(in crate::upstream) async fn close(&self) {
+        if self.is_open() {
+            self.abandon();
+            end_session(&self.channel).await;
+        }
+    }
+}
+
+/// Cancels its request upstream when it is dropped armed.
+struct CancelGuard<'a> {
+    channel: &'a Arc<Channel>,
+    id: u64,
+    /// Whether the upstream may be working on it.
+    armed: bool,
+}
+
+impl Drop for CancelGuard<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.channel.cancel(self.id);
+        }
+    }
+}
+
+/// Sends `initialize`. What comes back is the channel with the session id, and the answer.
+async fn introduce(
+    context: LinkContext,
+    endpoint: Arc<Endpoint>,
+) -> Result<(Arc<Channel>, Message), CallError> {
+    let limit = context.config.timeout;
+    let (events, _) = mpsc::channel(1);
+    let call = OutCall {
+        message: context.initialize(),
+        edits: SmallVec::new(),
+        caller: CallerId::GATEWAY,
+        timeout: limit,
+        max_timeout: limit,
+        events,
+    };
+    let sleep = pin!(Timer::sleep(limit, limit));
+    let mut timer = Timer::new(sleep, limit, limit);
+    let unknown = Channel::new(context.clone(), Arc::clone(&endpoint), None, None);
+    let id = unknown.mint();
+    let reply = unknown.post(&|| call.text(id), &mut timer, &mut false).await?;
+    let session = unknown.session_of(&reply)?;
+    let channel = Channel::new(context, endpoint, session, None);
+    let answer = settle(&channel, &call, id, reply, &mut timer).await;
+    Ok((Arc::clone(&channel), answer.map_err(Failed::into_error)?))
+}
+
+/// Sends one request and waits for its answer.
+async fn exchange(
+    channel: &Arc<Channel>,
+    call: &OutCall,
+    id: u64,
+    timer: &mut Timer<'_>,
+    written: &mut bool,
+) -> Result<Message, Failed> {
+    let reply = channel.post(&|| call.text(id), timer, written).await?;
+    settle(channel, call, id, reply, timer).await
+}
+
+/// Reads the answer, whatever form it has.
+async fn settle<'a>(
+    channel: &'a Arc<Channel>,
+    call: &'a OutCall,
+    id: u64,
+    reply: Reply<'a>,
+    timer: &mut Timer<'_>,
+) -> Result<Message, Failed> {
+    let status = reply.status();
+    if !status.is_success() {
+        return refused(channel, id, reply, timer).await;
+    }
+    reply.check_encoding()?;
+    if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+        reply.finish(timer).await;
+        let what = format!("it answered a request with HTTP status {}", status.as_u16());
+        return Err(channel.endpoint.protocol(what).into());
+    }
+    match reply.media() {
+        Media::Json | Media::Unnamed => {
+            let text = reply.read(timer).await?;
+            Ok(channel.settle(judge_text(text, id, Dialect::Mcp))?)
+        }
+        Media::EventStream => Ok(Answers::new(channel, call, id).read(reply, timer).await?),
+        Media::Other(name) => Err(channel
+            .endpoint
+            .protocol(format!("it answered with the content type {name}"))
+            .into()),
+    }
+}
+
+/// Any status but 2xx. An error that answers this request is its answer (JSONRPC row 29), unless it is about this
+/// hop: authentication, the session, what we accept and send (MCP digest §6.4).
+async fn refused(
+    channel: &Arc<Channel>,
+    id: u64,
+    reply: Reply<'_>,
+    timer: &mut Timer<'_>,
+) -> Result<Message, Failed> {
+    let (status, error) = (reply.status(), reply.refusal());
+    let waits = matches!(error, CallError::Status { retry_after: Some(_), .. });
+    let readable = reply.media() == Media::Json && reply.check_encoding().is_ok();
+    if !readable {
+        reply.finish(timer).await;
+        return Err(failed(channel, status, None, error));
+    }
+    let text = reply.read(timer).await?;
+    let answer = channel.settle(judge_text(text, id, Dialect::Mcp)).ok();
+    let answer = answer.filter(|answer| answer.answer() == Answer::Error);
+    match (failed(channel, status, answer.as_ref(), error), answer) {
+        (Failed::Call(_), Some(answer)) if !waits && !is_of_this_hop(status) => Ok(answer),
+        (failed, _) => Err(failed),
+    }
+}
+
+/// Whether the session is gone: 404 to a request that named one, or 400 with an error about it (C003).
+fn failed(
+    channel: &Channel,
+    status: StatusCode,
+    answer: Option<&Message>,
+    error: CallError,
+) -> Failed {
+    let lost = match status {
+        StatusCode::NOT_FOUND => channel.has_session,
+        StatusCode::BAD_REQUEST => answer.is_some_and(is_about_the_session),
+        _ => false,
+    };
+    if lost { Failed::SessionLost(error) } else { Failed::Call(error) }
+}
+
+fn is_of_this_hop(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 403 | 406 | 407 | 415 | 421 | 431)
+}
+
+/// How servers word that they do not know a session.
+fn is_about_the_session(answer: &Message) -> bool {
+    const GONE: [&str; 11] = [
+        "missing",
+        "not found",
+        "invalid",
+        "no valid",
+        "unknown",
+        "expired",
+        "required",
+        "not exist",
+        "terminated",
+        "closed",
+        "no session",
+    ];
+    let error = answer.error().unwrap_or_default();
+    let error = serde_json::from_slice::<serde_json::Value>(&error).unwrap_or_default();
+    let text = error["message"].as_str().unwrap_or_default().to_ascii_lowercase();
+    (text.contains("session") && GONE.iter().any(|gone| text.contains(gone)))
+        || text.contains("server not initialized")
+}
+
+/// DELETE with the session id. Servers may refuse it.
+async fn end_session(channel: &Channel) {
+    if !channel.has_session {
+        return;
+    }
+    let sleep = pin!(Timer::sleep(GOODBYE, GOODBYE));
+    let mut timer = Timer::new(sleep, GOODBYE, GOODBYE);
+    let out = Outgoing { method: Method::DELETE, headers: &channel.get, body: &Chunks::default };
+    match channel.endpoint.send(&out, Via::Pool, &mut timer, &mut false).await {
+        Ok(reply) => reply.finish(&mut timer).await,
+        Err(error) => tracing::debug!(%error, "a session was not ended"),
+    }
+}

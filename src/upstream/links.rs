@@ -1,0 +1,211 @@
+//! The place of one link in the pool: empty, being opened once for all who wait, or open.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::http::HttpLink;
+use super::stdio::StdioLink;
+use super::{CallError, Hello};
+use crate::jsonrpc::Message;
+
+/// A link of either transport.
+#[derive(Clone, Debug)]
+pub(super) enum Link {
+    /// A session over Streamable HTTP. A lost one is replaced by another link.
+    Http(Arc<HttpLink>),
+    /// A child. It is started again behind the same link.
+    Stdio(Arc<StdioLink>),
+}
+
+impl Link {
+    /// Whether calls are made on it, also if only to learn that a child is being started again.
+    fn is_usable(&self) -> bool {
+        match self {
+            Self::Http(link) => link.is_open(),
+            Self::Stdio(_) => true,
+        }
+    }
+
+    /// Whether the other end serves.
+    pub(super) fn is_up(&self) -> bool {
+        match self {
+            Self::Http(link) => link.is_open(),
+            Self::Stdio(link) => link.is_open(),
+        }
+    }
+
+    /// What the upstream said at the last `initialize`.
+    pub(super) fn hello(&self) -> Arc<Hello> {
+        match self {
+            Self::Http(link) => link.hello(),
+            Self::Stdio(link) => link.hello(),
+        }
+    }
+
+    /// Sends a notification.
+    pub(super) async fn notify(&self, message: &Message) -> Result<(), CallError> {
+        match self {
+            Self::Http(link) => link.notify(message).await,
+            Self::Stdio(link) => link.notify(message).await,
+        }
+    }
+
+    /// Ends the session or the child.
+    pub(super) async fn close(&self) {
+        match self {
+            Self::Http(link) => link.close().await,
+            Self::Stdio(link) => link.close().await,
+        }
+    }
+}
+
+/// What opening a link came to, for everybody who waits for it.
+pub(super) type Landed = Result<Link, Arc<CallError>>;
+
+/// Arrives once; the sender is gone when the opening was interrupted.
+pub(super) type Flight = watch::Receiver<Option<Landed>>;
+
+/// What stands in a slot.
+#[derive(Debug, Default)]
+enum Content {
+    #[default]
+    Empty,
+    Opening(Flight),
+    Open(Link),
+}
+
+/// How a link is come by.
+pub(super) enum Found {
+    /// It is there.
+    Open(Link),
+    /// It is being opened.
+    Opening(Flight),
+    /// The finder opens it and tells the sender; the others wait for the flight.
+    Yours(watch::Sender<Option<Landed>>, Flight),
+}
+
+/// The place of one link, with what is known of its use.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    content: RwLock<Content>,
+    /// Its session ended: whatever is still being opened is closed at once.
+    ended: AtomicBool,
+    /// Whether a link was open here and has not been reported lost.
+    known_open: AtomicBool,
+    /// Calls that use it now.
+    active: AtomicUsize,
+    /// When the last one ended, in milliseconds of [`millis`].
+    last_used: AtomicU64,
+}
+
+impl Slot {
+    /// The link, or how to come by it. One finder opens it, whoever comes meanwhile waits for the same outcome.
+    pub(super) fn find(&self) -> Found {
+        if let Content::Open(link) = &*self.content.read()
+            && link.is_usable()
+        {
+            return Found::Open(link.clone());
+        }
+        let mut content = self.content.write();
+        match &*content {
+            Content::Open(link) if link.is_usable() => return Found::Open(link.clone()),
+            // A flight whose sender is gone will not land.
+            Content::Opening(flight) if flight.has_changed().is_ok() => {
+                return Found::Opening(flight.clone());
+            }
+            Content::Open(_) | Content::Opening(_) | Content::Empty => {}
+        }
+        let (sender, flight) = watch::channel(None);
+        *content = Content::Opening(flight.clone());
+        Found::Yours(sender, flight)
+    }
+
+    /// The link, when it is open.
+    pub(super) fn open_link(&self) -> Option<Link> {
+        match &*self.content.read() {
+            Content::Open(link) => Some(link.clone()),
+            Content::Opening(_) | Content::Empty => None,
+        }
+    }
+
+    /// Whether it is being opened.
+    pub(super) fn is_opening(&self) -> bool {
+        matches!(&*self.content.read(), Content::Opening(flight) if flight.has_changed().is_ok())
+    }
+
+    /// Notes the outcome of an opening. `false` when the link is not wanted any more.
+    pub(super) fn land(&self, landed: &Landed) -> bool {
+        let mut content = self.content.write();
+        let wanted = !self.ended.load(Ordering::Acquire);
+        *content = match landed {
+            Ok(link) if wanted => Content::Open(link.clone()),
+            Ok(_) | Err(_) => Content::Empty,
+        };
+        wanted
+    }
+
+    /// Whether a link was open here before; from now on `open` is.
+    pub(super) fn was_open(&self, open: bool) -> bool {
+        self.known_open.swap(open, Ordering::AcqRel)
+    }
+
+    /// Empties it, if that link is still there.
+    pub(super) fn lose(&self, lost: &Arc<HttpLink>) {
+        let mut content = self.content.write();
+        if matches!(&*content, Content::Open(Link::Http(link)) if Arc::ptr_eq(link, lost)) {
+            *content = Content::Empty;
+        }
+    }
+
+    /// Takes the link out for good.
+    pub(super) fn end(&self) -> Option<Link> {
+        let mut content = self.content.write();
+        self.ended.store(true, Ordering::Release);
+        match std::mem::take(&mut *content) {
+            Content::Open(link) => Some(link),
+            opening @ Content::Opening(_) => {
+                *content = opening;
+                None
+            }
+            Content::Empty => None,
+        }
+    }
+
+    /// For how long nobody has used it; `None` while somebody does.
+    pub(super) fn unused_for(&self) -> Option<Duration> {
+        let unused = self.active.load(Ordering::Acquire) == 0 && !self.is_opening();
+        let since = self.last_used.load(Ordering::Relaxed);
+        unused.then(|| Duration::from_millis(millis().saturating_sub(since)))
+    }
+}
+
+/// A use of a slot: it is not swept meanwhile.
+pub(super) struct Visit {
+    pub(super) slot: Arc<Slot>,
+}
+
+impl Visit {
+    /// Begins one; called while the table of slots is locked, so that the sweeper sees it.
+    pub(super) fn begin(slot: &Arc<Slot>) -> Self {
+        slot.active.fetch_add(1, Ordering::AcqRel);
+        Self { slot: Arc::clone(slot) }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.slot.last_used.store(millis(), Ordering::Relaxed);
+        self.slot.active.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Milliseconds since the first use.
+fn millis() -> u64 {
+    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(BEGINNING.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
