@@ -19,6 +19,7 @@ pub mod app;
 pub mod catalog;
 pub mod config;
 pub mod downstream;
+pub mod example;
 pub mod exchange;
 pub mod fault;
 pub mod jsonrpc;

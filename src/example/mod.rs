@@ -1,0 +1,141 @@
+//! The built-in example upstream behind `trunkline example-server`: a real MCP server over stdio or
+//! Streamable HTTP, and a plain JSON-RPC service beside it. Newcomers meet it first; the gateway's
+//! tests and benches use it as a peer. It is not on the data path, so it favours plain code, and
+//! shares nothing with the gateway that it is meant to be tested against.
+//!
+//! Reading order: `service` answers methods, `session` is one client's connection, `call` one
+//! running tool; `notes` and `files` are what is offered; `stdio`, `http` and `rpc` carry
+//! it to clients.
+
+mod arithmetic;
+mod call;
+mod completion;
+mod content;
+mod echo;
+mod endpoint;
+mod files;
+mod http;
+mod message;
+mod notes;
+mod page;
+mod prompts;
+mod resources;
+mod revision;
+mod rpc;
+mod service;
+mod session;
+mod sessions;
+mod sse;
+mod stdio;
+#[cfg(test)]
+mod tests;
+mod tools;
+
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use clap::{ArgGroup, Args, ValueEnum};
+use tokio::net::TcpListener;
+
+pub use revision::Revision;
+
+use content::Content;
+use http::Http;
+use service::Server;
+
+/// Options of `trunkline example-server`.
+#[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("transport").required(true).args(["stdio", "http"])))]
+pub struct ExampleArgs {
+    /// What to offer: notes with tools that show all of MCP, or a small tree of files
+    #[arg(long, value_enum, default_value_t = Kind::Notes)]
+    pub kind: Kind,
+    /// Speak MCP on standard input and output
+    #[arg(long)]
+    pub stdio: bool,
+    /// Listen here; MCP is on /mcp, plain JSON-RPC on /rpc. Port 0 picks a free one
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<String>,
+    /// The newest revision of MCP to offer; all older ones are offered, too
+    #[arg(long, value_enum, value_name = "REV", default_value_t = Revision::V2025_11_25)]
+    pub revision: Revision,
+    /// On HTTP, give out no session ids: every request stands alone
+    #[arg(long, requires = "http")]
+    pub stateless: bool,
+    /// On HTTP, how to answer: auto is JSON unless something precedes the answer
+    #[arg(long, value_enum, default_value_t = Answers::Auto, requires = "http")]
+    pub answers: Answers,
+    /// Entries on one page of a list
+    #[arg(long, value_name = "N", default_value = "50")]
+    pub page_size: NonZeroUsize,
+}
+
+/// Which set of tools, prompts and resources to offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Notes, and tools that show all of MCP.
+    Notes,
+    /// A small tree of files.
+    Files,
+}
+
+/// How requests over HTTP are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Answers {
+    /// JSON, or a stream of events when something precedes the answer.
+    Auto,
+    /// Always JSON. What would precede the answer goes to the session's GET stream, or nowhere.
+    Json,
+    /// Always a stream of events.
+    Sse,
+}
+
+/// Why the example server ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ExampleError {
+    /// Nothing says how to speak to it.
+    #[error("either --stdio or --http ADDR is needed")]
+    NoTransport,
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// As it was given.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Standard input or output broke.
+    #[error("standard input or output failed")]
+    Stdio(#[source] io::Error),
+}
+
+/// Runs the server until its input ends (stdio), or for ever (HTTP). Dropping the future ends it.
+pub async fn run(args: ExampleArgs) -> Result<(), ExampleError> {
+    let content = Content::new(args.kind);
+    let name = content.name();
+    let lasting = !args.stateless;
+    let server = Server::new(content, args.revision, args.page_size.get(), lasting);
+    let server = Arc::new(server);
+    let _stop = server.stop.clone().drop_guard();
+    if args.stdio {
+        note(&format!("{name} speaks MCP on standard input and output"));
+        let (input, output) = (tokio::io::stdin(), tokio::io::stdout());
+        return stdio::serve(&server, input, output).await.map_err(ExampleError::Stdio);
+    }
+    let address = args.http.ok_or(ExampleError::NoTransport)?;
+    let bound = match TcpListener::bind(&address).await {
+        Ok(listener) => listener.local_addr().map(|local| (listener, local)),
+        Err(why) => Err(why),
+    };
+    let (listener, local) = bound.map_err(|source| ExampleError::Listen { address, source })?;
+    note(&format!("listening on http://{local}/mcp"));
+    note(&format!("listening on http://{local}/rpc"));
+    http::serve(listener, Arc::new(Http::new(server, args.answers, local.ip()))).await;
+    Ok(())
+}
+
+/// Writes a line to standard error, which nobody may be reading.
+fn note(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}

@@ -1,0 +1,143 @@
+//! MCP on a pair of byte streams: one message a line, many requests in flight.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::message::{PARSE_ERROR, Piece, print_error};
+use super::service::Server;
+use super::session::{Outbox, Outgoing, QUEUE, Reply, Session, Standing};
+
+/// Bytes of a line, at most; a longer one is skipped.
+const MAX_LINE: usize = 16 * 1024 * 1024;
+/// Bytes written at once before the rest waits.
+const MAX_WRITE: usize = 64 * 1024;
+/// How long running calls may take to finish once the input has ended.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Serves one client until its input ends.
+pub(super) async fn serve(
+    server: &Arc<Server>,
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+) -> io::Result<()> {
+    let (queue, outgoing) = mpsc::channel(QUEUE);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(write(outgoing, output));
+    let session = server.open(Standing::line(queue.clone()));
+    let mut calls = JoinSet::new();
+    let mut lines = Lines::new(BufReader::new(input));
+    let ended = loop {
+        // Both are cancel-safe: a line half read stays in `lines`.
+        tokio::select! {
+            line = lines.next() => match line {
+                Ok(Some(line)) => take(&session, &line, &queue, &mut calls).await,
+                Ok(None) => break Ok(()),
+                Err(why) => break Err(why),
+            },
+            _ = tasks.join_next() => return Ok(()),
+        }
+    };
+    session.hang_up();
+    let finished = async { while calls.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(GRACE, finished).await;
+    calls.shutdown().await;
+    // With the last sender gone, the writer ends once all is written.
+    drop((session, queue));
+    let _ = tokio::time::timeout(GRACE, tasks.join_next()).await;
+    ended
+}
+
+/// Takes one line. Lines that are not JSON are noise and ignored.
+async fn take(
+    session: &Arc<Session>,
+    line: &[u8],
+    queue: &mpsc::Sender<Outgoing>,
+    calls: &mut JoinSet<()>,
+) {
+    while calls.try_join_next().is_some() {}
+    let reply = match Piece::read(line) {
+        Ok(piece) => session.take_piece(piece, &Outbox::into(queue.clone())),
+        Err(why) if why.code == PARSE_ERROR => Reply::Nothing,
+        Err(why) => Reply::Now(print_error(None, session.no_id(), &why)),
+    };
+    match reply {
+        Reply::Nothing => {}
+        Reply::Now(text) => {
+            let _ = queue.send(Outgoing::Answer(text)).await;
+        }
+        Reply::Later(answer) => {
+            let queue = queue.clone();
+            calls.spawn(async move {
+                if let Some(text) = answer.await {
+                    let _ = queue.send(Outgoing::Answer(text)).await;
+                }
+            });
+        }
+    }
+}
+
+/// Writes what comes, several messages at once where several wait.
+async fn write(
+    mut outgoing: mpsc::Receiver<Outgoing>,
+    mut output: impl AsyncWrite + Unpin,
+) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    while let Some(first) = outgoing.recv().await {
+        let mut next = Some(first);
+        while let Some(message) = next {
+            buffer.extend_from_slice(message.into_text().as_bytes());
+            buffer.push(b'\n');
+            next = if buffer.len() < MAX_WRITE { outgoing.try_recv().ok() } else { None };
+        }
+        output.write_all(&buffer).await?;
+        output.flush().await?;
+        buffer.clear();
+        buffer.shrink_to(MAX_WRITE);
+    }
+    Ok(())
+}
+
+/// Lines of bounded length.
+struct Lines<R> {
+    input: R,
+    line: Vec<u8>,
+    /// The line at hand is too long and on its way to be skipped.
+    too_long: bool,
+}
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    fn new(input: R) -> Self {
+        Self { input, line: Vec::new(), too_long: false }
+    }
+
+    /// The next line without its end; `None` at the end of input. What follows the last line end is
+    /// a line, too.
+    async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            let chunk = self.input.fill_buf().await?;
+            if chunk.is_empty() {
+                let rest = std::mem::take(&mut self.line);
+                return Ok((!rest.is_empty()).then_some(rest));
+            }
+            let end = memchr::memchr(b'\n', chunk);
+            let part = &chunk[..end.unwrap_or(chunk.len())];
+            self.too_long |= self.line.len() + part.len() > MAX_LINE;
+            if !self.too_long {
+                self.line.extend_from_slice(part);
+            }
+            let taken = part.len() + usize::from(end.is_some());
+            self.input.consume(taken);
+            if end.is_some() {
+                let line = std::mem::take(&mut self.line);
+                if !std::mem::take(&mut self.too_long) && !line.trim_ascii().is_empty() {
+                    return Ok(Some(line));
+                }
+            }
+        }
+    }
+}
