@@ -243,6 +243,9 @@ fn upstreams_that_cannot_be_reached_are_refused() {
         ("url = \"http://me:pw@x/\"", "holds a user or password"),
         ("url = \"http://x/#a\"", "holds a `#…`"),
         ("url = \"http://x:0/\"", "has port 0"),
+        ("url = \"http://127.0.0.1:8808/mcp\"", "is a route of this gateway"),
+        ("url = \"http://localhost:8808/x\"", "is a route of this gateway"),
+        ("command = [\"x\"]\nuri_schemes = [\"file:\"]", "holds `file:`, which is no scheme"),
         (
             "command = [\"x\"]\nrevision = \"2026-07-28\"",
             "3:1: `revision` in [upstreams.x] is not supported in this version",
@@ -276,6 +279,7 @@ fn limits_that_would_stop_everything_are_refused() {
     for key in [
         "max_body",
         "max_batch",
+        "max_batch_answer",
         "batch_concurrency",
         "max_connections",
         "max_sessions",
@@ -286,7 +290,9 @@ fn limits_that_would_stop_everything_are_refused() {
         let problem = problem_of(&format!("[server]\n{key} = 0"));
         assert!(problem.starts_with(&format!("2:1: `{key}` in [server] must be")), "{problem}");
     }
-    for key in ["header_timeout", "body_timeout", "keep_alive", "session_idle_timeout"] {
+    for key in
+        ["header_timeout", "body_timeout", "batch_timeout", "keep_alive", "session_idle_timeout"]
+    {
         assert!(problem_of(&format!("[server]\n{key} = \"0s\"")).contains("longer than nothing"));
     }
     for key in [

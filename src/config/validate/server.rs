@@ -24,6 +24,7 @@ impl Checks<'_> {
             ("max_body", server.max_body),
             ("max_batch", server.max_batch),
             ("batch_concurrency", server.batch_concurrency),
+            ("max_batch_answer", server.max_batch_answer),
             ("max_connections", server.max_connections),
             ("max_sessions", server.max_sessions),
         ] {
@@ -32,6 +33,7 @@ impl Checks<'_> {
         for (key, duration) in [
             ("header_timeout", server.header_timeout),
             ("body_timeout", server.body_timeout),
+            ("batch_timeout", server.batch_timeout),
             ("keep_alive", server.keep_alive),
             ("session_idle_timeout", server.session_idle_timeout),
         ] {

@@ -1,6 +1,7 @@
 //! `[upstreams.NAME]`.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{Checks, KeyPath};
 use crate::config::{Protocol, Revision, ToolsConfig, UpstreamConfig, UpstreamName};
@@ -45,6 +46,7 @@ impl Checks<'_> {
         self.child(upstream, &table);
         self.headers(upstream, &table);
         self.times(upstream, &table);
+        self.schemes(upstream, &table);
         self.tools(&upstream.tools, upstream, &table.key("tools"));
         self.no_effect(upstream, &table);
         let modern = |revision| matches!(revision, Revision::Pinned(v) if v.era() == Era::Modern);
@@ -100,8 +102,25 @@ impl Checks<'_> {
             self.wrong(at.clone(), "holds a `#…`, which is never sent; remove it");
         }
         if url.port() == Some(0) {
-            self.wrong(at, "has port 0, which nobody can dial");
+            self.wrong(at.clone(), "has port 0, which nobody can dial");
         }
+        if self.is_own_route(url) {
+            self.wrong(at, "is a route of this gateway, which would call itself without end");
+        }
+    }
+
+    /// Whether the address and path are those of a route of this very file.
+    fn is_own_route(&self, url: &url::Url) -> bool {
+        let host = match url.host() {
+            Some(url::Host::Ipv4(ip)) => Some(IpAddr::V4(ip)),
+            Some(url::Host::Ipv6(ip)) => Some(IpAddr::V6(ip)),
+            Some(url::Host::Domain("localhost")) => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            Some(url::Host::Domain(_)) | None => None,
+        };
+        let address = host.zip(url.port_or_known_default());
+        let ours = |address| self.config.server.listen.0.contains(&SocketAddr::from(address));
+        address.is_some_and(ours)
+            && self.config.routes.iter().any(|route| route.path.as_str() == url.path())
     }
 
     fn child(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
@@ -187,6 +206,18 @@ impl Checks<'_> {
         }
     }
 
+    /// Schemes as RFC 3986 §3.1 has them, without the colon.
+    fn schemes(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
+        for scheme in &upstream.uri_schemes {
+            let legal = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+            let begins = scheme.starts_with(|c: char| c.is_ascii_alphabetic());
+            if !begins || !scheme.chars().all(legal) {
+                let message = format!("holds `{scheme}`, which is no scheme such as `file`");
+                self.wrong(table.key("uri_schemes"), &message);
+            }
+        }
+    }
+
     fn tools(&mut self, tools: &ToolsConfig, upstream: &UpstreamConfig, table: &KeyPath) {
         for pattern in &tools.allow {
             self.pattern(table.key("allow"), pattern);
@@ -222,8 +253,15 @@ impl Checks<'_> {
 
     /// Keys that are there but mean nothing for this kind of upstream.
     fn no_effect(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
-        let mcp_only: &[&str] =
-            &["revision", "isolation", "list_timeout", "list_ttl", "idle_timeout", "tools"];
+        let mcp_only: &[&str] = &[
+            "revision",
+            "isolation",
+            "list_timeout",
+            "list_ttl",
+            "idle_timeout",
+            "uri_schemes",
+            "tools",
+        ];
         let mut idle = Vec::new();
         if upstream.command.is_none() {
             let keys = ["env", "env_inherit", "cwd", "start_timeout"];
