@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::example::ExampleArgs;
+
 /// Reverse proxy and gateway for JSON-RPC 2.0 and the Model Context Protocol (MCP).
 ///
 /// Clients talk to one endpoint; behind it stand many MCP servers and plain JSON-RPC services.
@@ -53,6 +55,8 @@ pub(crate) enum Command {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// Run the built-in example server: MCP on standard input and output or over HTTP, plain JSON-RPC beside it
+    ExampleServer(ExampleArgs),
     /// Print a completion script for a shell
     ///
     /// For bash: `trunkline completions bash > ~/.local/share/bash-completion/completions/trunkline`.

@@ -8,6 +8,7 @@ use clap::CommandFactory;
 use super::cli::{Cli, Command, RunArgs};
 use super::{AppError, DEFAULT_FILE, serve, summary};
 use crate::config::{self, Checked};
+use crate::example::{ExampleArgs, ExampleError};
 
 /// Runs one command to its end.
 pub(super) fn run(command: Command) -> Result<(), AppError> {
@@ -16,6 +17,7 @@ pub(super) fn run(command: Command) -> Result<(), AppError> {
         Command::Check { file } => check(&file),
         Command::Schema => print(&format!("{}\n", config::schema())),
         Command::Import { file } => import(&file),
+        Command::ExampleServer(args) => example(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "trunkline", &mut script);
@@ -36,6 +38,11 @@ fn read(args: &RunArgs) -> Result<Checked, AppError> {
     };
     warn(checked.warnings.iter());
     Ok(checked)
+}
+
+fn example(args: ExampleArgs) -> Result<(), AppError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    Ok(runtime.map_err(ExampleError::Runtime)?.block_on(crate::example::run(args))?)
 }
 
 fn check(file: &Path) -> Result<(), AppError> {

@@ -59,6 +59,9 @@ pub(crate) enum AppError {
         "{0} is JSON; run it with `--mcp-servers {0}`, or turn it into TOML with `trunkline import {0}`"
     )]
     Json(String),
+    /// The example server does not run.
+    #[error(transparent)]
+    Example(#[from] crate::example::ExampleError),
     /// The gateway does not run.
     #[error(transparent)]
     Run(#[from] serve::RunError),
@@ -74,7 +77,7 @@ impl AppError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Import(_) | Self::NoConfig | Self::Json(_) => USAGE,
-            Self::Output(_) | Self::Run(_) => FAILED,
+            Self::Output(_) | Self::Run(_) | Self::Example(_) => FAILED,
         }
     }
 }

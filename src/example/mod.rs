@@ -105,6 +105,9 @@ pub enum ExampleError {
         /// Why not.
         source: io::Error,
     },
+    /// The system gives no threads.
+    #[error("no runtime can be started")]
+    Runtime(#[source] io::Error),
     /// Standard input or output broke.
     #[error("standard input or output failed")]
     Stdio(#[source] io::Error),
