@@ -124,8 +124,6 @@ pub(super) struct LinkContext {
     pub(super) tasks: TaskTracker,
     /// Ends the link, whatever it does.
     pub(super) stop: CancellationToken,
-    /// How many worker threads there are.
-    pub(super) workers: usize,
     /// When a child may be started again; one for all links of the upstream.
     pub(super) backoff: Arc<Backoff>,
 }

@@ -399,7 +399,6 @@ impl Upstream {
             caps: key.caps,
             tasks: self.deps.tasks.clone(),
             stop: self.stop.child_token(),
-            workers: self.deps.workers,
             backoff: Arc::clone(&self.backoff),
         }
     }

@@ -10,6 +10,8 @@ mod listen;
 mod plain;
 mod reply;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod timer;
 mod worker;
 

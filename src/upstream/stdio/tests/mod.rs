@@ -35,7 +35,6 @@ fn context(config: UpstreamConfig) -> (LinkContext, mpsc::Receiver<Notice>) {
         caps,
         tasks: Default::default(),
         stop: Default::default(),
-        workers: 1,
         backoff: Arc::new(Backoff::default()),
     };
     (ctx, reported)
