@@ -55,7 +55,10 @@ pub(crate) enum Command {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Run the built-in example server: MCP on standard input and output or over HTTP, plain JSON-RPC beside it
+    /// Run the built-in example server, to have something to put the gateway in front of
+    ///
+    /// An MCP server on standard input and output or over Streamable HTTP (on /mcp), with plain
+    /// JSON-RPC 2.0 beside it (on /rpc: sum, calculate, echo, sleep, fail).
     ExampleServer(ExampleArgs),
     /// Print a completion script for a shell
     ///
