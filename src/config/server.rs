@@ -31,10 +31,11 @@ pub struct ServerConfig {
     pub max_batch: usize,
     /// Elements of one batch in flight at once.
     pub batch_concurrency: usize,
-    /// How long a whole batch may take; what is not finished then is answered with an error each.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::Span")]
-    pub batch_timeout: Duration,
+    /// How long a whole batch may take; what is not finished then is answered with an error each. Default: the longest
+    /// timeout of the route's upstreams.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::Span>")]
+    pub batch_timeout: Option<Duration>,
     /// Largest answer to a batch; elements that do not fit are answered with an error each.
     #[serde(with = "units::size")]
     #[schemars(with = "units::Size")]
@@ -84,7 +85,7 @@ impl Default for ServerConfig {
             max_body: 4 << 20,
             max_batch: 50,
             batch_concurrency: 10,
-            batch_timeout: Duration::from_secs(60),
+            batch_timeout: None,
             max_batch_answer: 32 << 20,
             max_depth: 128,
             max_header: 32 << 10,

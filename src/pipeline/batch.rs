@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -13,7 +13,7 @@ use http::StatusCode;
 use super::call::Context;
 use super::plain::{self, PlainContext};
 use super::reply::Done;
-use super::{Outlet, legacy, mcp};
+use super::{Backend, Outlet, legacy, mcp};
 use crate::config::ServerConfig;
 use crate::exchange::Assembly;
 use crate::fault::{Fault, Reason};
@@ -49,7 +49,7 @@ pub(super) async fn run_mcp(cx: Arc<Context>, elements: Vec<Element>, outlet: Ar
             Err(rejected) => refuse(&mut assembly, &rejected, cx.null_id()),
         }
     }
-    let body = gather(assembly, jobs, server).await;
+    let body = gather(assembly, jobs, server, longest(&cx.route.backends)).await;
     finish(body, StatusCode::ACCEPTED)
 }
 
@@ -93,7 +93,7 @@ pub(super) async fn run_plain(cx: Arc<PlainContext>, elements: Vec<Element>) -> 
         let cx = Arc::clone(&cx);
         jobs.push(Box::pin(async move { plain::requests(&cx, upstream, elements).await }));
     }
-    let body = gather(assembly, jobs, server).await;
+    let body = gather(assembly, jobs, server, longest(&cx.route.backends)).await;
     finish(body, StatusCode::NO_CONTENT)
 }
 
@@ -108,9 +108,20 @@ fn refuse(assembly: &mut Assembly, rejected: &Rejected, null_id: NullId) {
     assembly.fill(place, answer.into());
 }
 
+/// The longest that any single call of the route may take without progress.
+fn longest(backends: &[Arc<Backend>]) -> Duration {
+    backends.iter().map(|backend| backend.longest_timeout()).max().unwrap_or_default()
+}
+
 /// Runs the jobs. When the deadline passes, what is not finished is cancelled and says so.
-async fn gather(mut assembly: Assembly, jobs: Vec<Job>, server: &ServerConfig) -> Option<Chunks> {
-    let deadline = Instant::now() + server.batch_timeout;
+async fn gather(
+    mut assembly: Assembly,
+    jobs: Vec<Job>,
+    server: &ServerConfig,
+    longest: Duration,
+) -> Option<Chunks> {
+    let limit = server.batch_timeout.unwrap_or(longest);
+    let deadline = Instant::now() + limit;
     let mut running = stream::iter(jobs).buffer_unordered(server.batch_concurrency);
     loop {
         match tokio::time::timeout_at(deadline.into(), running.next()).await {
@@ -124,7 +135,7 @@ async fn gather(mut assembly: Assembly, jobs: Vec<Job>, server: &ServerConfig) -
             }
             Ok(None) => break,
             Err(_) => {
-                let text = format!("the batch took longer than {:?}", server.batch_timeout);
+                let text = format!("the batch took longer than {limit:?}");
                 assembly.fill_rest(&Fault::new(Reason::UpstreamTimeout, text));
                 break;
             }

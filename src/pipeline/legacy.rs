@@ -76,11 +76,8 @@ async fn one(
         }
     }
     if message.kind() == Kind::Request && message.method() == "initialize" {
-        return match live_session(pipeline, &route, inbound) {
-            // Sent within a live session of its own it is a second one; with any other id it begins anew.
-            Ok(Some(session)) => run_one(pipeline, route, inbound, session, message),
-            _ => initialize(pipeline, &route, inbound, message).await,
-        };
+        // Whatever session it names, dead, foreign or its own: it begins a fresh one and takes over none.
+        return initialize(pipeline, &route, inbound, message).await;
     }
     let session = match session(pipeline, &route, inbound, id.as_ref()) {
         Ok(session) => session,

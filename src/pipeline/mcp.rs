@@ -30,7 +30,7 @@ pub(super) async fn request(
     let label = cx.pipeline.metrics().label(message.method());
     let mut ledger = cx.caller.open(label, message, Some(&cx.session)).at(place);
     let result = match check(message) {
-        Ok(()) => serve(cx, message, &id, &mut ledger, outlet, place.is_some()).await,
+        Ok(()) => serve(cx, message, &id, &mut ledger, outlet).await,
         Err(fault) => Err(Ended::Fault(fault)),
     };
     let (done, outcome) = match result {
@@ -85,13 +85,12 @@ async fn serve<'a>(
     id: &Id,
     ledger: &mut Ledger<'a>,
     outlet: &Outlet,
-    batched: bool,
 ) -> Served {
     let Some(spec) = method_spec(message.method()) else {
         return unknown_method(cx, message, id, ledger, outlet).await;
     };
     match spec.to {
-        To::Gateway => local(cx, message, id, batched),
+        To::Gateway => local(cx, message, id),
         To::Merged(kind) => list(cx, message, id, kind).await,
         To::OwnerOfTool => named(cx, message, id, ledger, outlet, ListKind::Tools).await,
         To::OwnerOfPrompt => named(cx, message, id, ledger, outlet, ListKind::Prompts).await,
@@ -101,7 +100,7 @@ async fn serve<'a>(
 }
 
 /// What the gateway answers alone.
-fn local(cx: &Context, message: &Message, id: &Id, batched: bool) -> Served {
+fn local(cx: &Context, message: &Message, id: &Id) -> Served {
     match message.method() {
         "ping" => Ok(ok(result_response(id, b"{}"))),
         "logging/setLevel" => {
@@ -113,13 +112,9 @@ fn local(cx: &Context, message: &Message, id: &Id, batched: bool) -> Served {
             hub::relay_level(cx);
             Ok(ok(result_response(id, b"{}")))
         }
-        "initialize" if batched => Err(Ended::Fault(Fault::new(
-            Reason::InvalidRequest,
-            "Invalid Request: initialize must not be part of a batch",
-        ))),
         "initialize" => Err(Ended::Fault(Fault::new(
             Reason::InvalidRequest,
-            "Invalid Request: the session is initialized already",
+            "Invalid Request: initialize must not be part of a batch",
         ))),
         // A notification's name with an id.
         _ => Err(method_not_found()),

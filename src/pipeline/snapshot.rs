@@ -70,6 +70,12 @@ impl Backend {
         self.upstream.config()
     }
 
+    /// The longest timeout of any of its calls.
+    pub fn longest_timeout(&self) -> Duration {
+        let special = self.timeouts.iter().map(|(_, timeout)| *timeout);
+        special.max().unwrap_or_default().max(self.config().timeout)
+    }
+
     /// Timeout of one call of a tool, by the upstream's own name.
     pub fn tool_timeout(&self, tool: &str) -> Duration {
         let special = self.timeouts.iter().find(|(pattern, _)| pattern.is_match(tool));

@@ -33,7 +33,7 @@ impl Checks<'_> {
         for (key, duration) in [
             ("header_timeout", server.header_timeout),
             ("body_timeout", server.body_timeout),
-            ("batch_timeout", server.batch_timeout),
+            ("batch_timeout", server.batch_timeout.unwrap_or(std::time::Duration::MAX)),
             ("keep_alive", server.keep_alive),
             ("session_idle_timeout", server.session_idle_timeout),
         ] {
