@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::classify::{Sender, classify};
-use super::scan::{Scanner, Stop};
+use super::scan::Scanner;
 use super::{Limits, Message, Rejected};
 
 /// One element of a batch: a message, or why it is none ([`Rejected::Invalid`] only).
@@ -56,7 +56,7 @@ fn parse(text: Bytes, limits: &Limits, sender: Sender) -> Result<Body, Rejected>
 
 fn single(text: &Bytes, scanner: &mut Scanner<'_>, sender: Sender) -> Result<Message, Rejected> {
     let message = element(text, scanner, sender)?;
-    scanner.end().map_err(|stop| scanner.rejected(stop))?;
+    scanner.end()?;
     message
 }
 
@@ -67,21 +67,18 @@ fn batch(
     sender: Sender,
 ) -> Result<Vec<Element>, Rejected> {
     let mut elements = Vec::new();
-    scanner.white_space();
     let mut open = !scanner.take(b']');
     while open {
         if elements.len() == limits.max_batch {
             return Err(Rejected::BatchTooLarge { limit: limits.max_batch });
         }
         elements.push(element(text, scanner, sender)?);
-        scanner.white_space();
         open = scanner.take(b',');
         if !open && !scanner.take(b']') {
-            return Err(scanner.rejected(Stop::Syntax));
+            return Err(scanner.unexpected());
         }
-        scanner.white_space();
     }
-    scanner.end().map_err(|stop| scanner.rejected(stop))?;
+    scanner.end()?;
     if elements.is_empty() { Err(Rejected::EmptyBatch) } else { Ok(elements) }
 }
 
@@ -89,10 +86,10 @@ fn batch(
 fn element(text: &Bytes, scanner: &mut Scanner<'_>, sender: Sender) -> Result<Element, Rejected> {
     let start = scanner.position();
     if scanner.peek() != b'{' {
-        scanner.value(0).map_err(|stop| scanner.rejected(stop))?;
+        scanner.skip()?;
         return Ok(Err(Rejected::Invalid { id: None, reason: "not an object" }));
     }
-    let envelope = scanner.envelope().map_err(|stop| scanner.rejected(stop))?;
+    let envelope = scanner.envelope()?;
     let whole = start == 0 && scanner.position() == text.len();
     let text = if whole { text.clone() } else { text.slice(start..scanner.position()) };
     Ok(classify(text, envelope, sender))

@@ -238,11 +238,13 @@ const LONGEST_KEY: usize = 6 * b"io.modelcontextprotocol/clientCapabilities".len
 impl Envelope {
     /// A key was read (`quoted`, with its quotes): says what it means, and notes when it clashes.
     #[inline]
-    pub(super) fn open(&mut self, role: Role, quoted: &[u8], escaped: bool) -> Slot {
-        if escaped {
-            return self.open_escaped(role, quoted);
+    pub(super) fn open(&mut self, role: Role, quoted: &[u8]) -> Slot {
+        let key = &quoted[1..quoted.len() - 1];
+        match self.open_decoded(role, key) {
+            // Known keys have no escapes.
+            Slot::Other if key.contains(&b'\\') => self.open_escaped(role, quoted),
+            slot => slot,
         }
-        self.open_decoded(role, &quoted[1..quoted.len() - 1])
     }
 
     #[cold]

@@ -17,6 +17,7 @@ mod scan;
 mod splice;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 pub use body::{Body, Element, parse_answers, parse_body};
 pub use error::{ErrorObject, NullId, Rejected, error_response, result_response};

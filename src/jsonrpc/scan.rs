@@ -5,39 +5,26 @@
 //! There is no recursion over the input: open arrays and objects are bits in [`Open`]; only the
 //! objects whose members are noted (message, `params`, `_meta`) nest as calls, three at most.
 
-use memchr::memchr2;
-
 use super::envelope::{Envelope, Role};
+use super::tokens::{Step, colon, expect, peek, scalar, space, string};
 use super::{Rejected, Span};
 
 /// A byte order mark: senders must not, receivers may skip it (RFC 8259 §8.1).
 const BOM: &[u8] = b"\xEF\xBB\xBF";
 
-/// Strings up to this length are walked byte by byte before `memchr` is asked.
-const SHORT: usize = 32;
-
-/// Bytes that end the plain run of a string: quote, backslash, control characters.
-static SPECIAL: [bool; 256] = special();
-
-const fn special() -> [bool; 256] {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < 0x20 {
-        table[byte] = true;
-        byte += 1;
-    }
-    table[b'"' as usize] = true;
-    table[b'\\' as usize] = true;
-    table
-}
-
-/// Why the walk stopped; the place is the scanner's.
+/// Why the walk stopped.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stop {
-    /// Not JSON.
-    Syntax,
+    /// Not JSON, at this place.
+    Syntax(usize),
     /// Too deep.
     Depth,
+}
+
+impl From<usize> for Stop {
+    fn from(at: usize) -> Self {
+        Self::Syntax(at)
+    }
 }
 
 type Walk<T = ()> = Result<T, Stop>;
@@ -73,6 +60,18 @@ impl Open {
     fn in_object(&self) -> bool {
         self.bits & 1 == 1
     }
+
+    /// The bracket that closes the innermost.
+    #[inline]
+    fn closing(&self) -> u8 {
+        if self.in_object() { b'}' } else { b']' }
+    }
+
+    /// In an object, steps over the key that must stand here.
+    #[inline]
+    fn key(&self, text: &[u8], at: usize) -> Step {
+        if self.in_object() { colon(text, string(text, at)?) } else { Ok(at) }
+    }
 }
 
 /// One walk over one text.
@@ -95,10 +94,8 @@ impl<'a> Scanner<'a> {
         if let Err(error) = std::str::from_utf8(text) {
             return Err(Rejected::Syntax { offset: error.valid_up_to() });
         }
-        let position = if text.starts_with(BOM) { BOM.len() } else { 0 };
-        let mut scanner = Self { text, position, base: 0, max_depth: usize::from(max_depth) };
-        scanner.white_space();
-        Ok(scanner)
+        let position = space(text, if text.starts_with(BOM) { BOM.len() } else { 0 });
+        Ok(Self { text, position, base: 0, max_depth: usize::from(max_depth) })
     }
 
     /// Where the walk stands.
@@ -106,279 +103,136 @@ impl<'a> Scanner<'a> {
         self.position
     }
 
-    /// The refusal for a stop at this place.
+    /// The byte that stands here; NUL at the end.
+    pub(super) fn peek(&self) -> u8 {
+        peek(self.text, self.position)
+    }
+
+    /// Steps over `byte` and the white space around it, if it stands here.
+    pub(super) fn take(&mut self, byte: u8) -> bool {
+        let found = expect(self.text, space(self.text, self.position), byte);
+        if let Ok(behind) = found {
+            self.position = space(self.text, behind);
+        }
+        found.is_ok()
+    }
+
+    /// Only white space may follow.
+    pub(super) fn end(&mut self) -> Result<(), Rejected> {
+        self.position = space(self.text, self.position);
+        if self.position == self.text.len() { Ok(()) } else { Err(self.unexpected()) }
+    }
+
+    /// The refusal of what stands here.
     #[cold]
-    pub(super) fn rejected(&self, stop: Stop) -> Rejected {
+    pub(super) fn unexpected(&self) -> Rejected {
+        self.rejected(Stop::Syntax(self.position))
+    }
+
+    #[cold]
+    fn rejected(&self, stop: Stop) -> Rejected {
         match stop {
-            Stop::Syntax => Rejected::Syntax { offset: self.position.min(self.text.len()) },
+            Stop::Syntax(offset) => Rejected::Syntax { offset: offset.min(self.text.len()) },
             Stop::Depth => {
                 Rejected::TooDeep { limit: u16::try_from(self.max_depth).unwrap_or(u16::MAX) }
             }
         }
     }
 
-    /// The byte at this place; NUL, which is legal nowhere, at the end.
-    #[inline]
-    pub(super) fn peek(&self) -> u8 {
-        self.text.get(self.position).copied().unwrap_or(0)
-    }
-
-    /// Steps over `byte` if it stands here.
-    #[inline]
-    pub(super) fn take(&mut self, byte: u8) -> bool {
-        let here = self.peek() == byte;
-        self.position += usize::from(here);
-        here
-    }
-
-    /// Skips white space.
-    #[inline]
-    pub(super) fn white_space(&mut self) {
-        while matches!(self.peek(), b' ' | b'\n' | b'\r' | b'\t') {
-            self.position += 1;
-        }
-    }
-
-    /// Only white space may follow.
-    pub(super) fn end(&mut self) -> Walk {
-        self.white_space();
-        if self.position == self.text.len() { Ok(()) } else { Err(Stop::Syntax) }
-    }
-
     /// Walks over the object that begins here, as one message.
-    pub(super) fn envelope(&mut self) -> Walk<Envelope> {
+    pub(super) fn envelope(&mut self) -> Result<Envelope, Rejected> {
         let mut envelope = Envelope::default();
         self.base = self.position;
-        self.object(Role::Message, 0, &mut envelope)?;
+        match self.object(self.base, Role::Message, 0, &mut envelope) {
+            Ok(end) => self.position = end,
+            Err(stop) => return Err(self.rejected(stop)),
+        }
         envelope.finish();
         Ok(envelope)
     }
 
-    fn span_from(&self, start: usize) -> Span {
-        // The length was checked to fit.
-        Span { start: (start - self.base) as u32, end: (self.position - self.base) as u32 }
+    /// Walks over the value that begins here without noting anything.
+    pub(super) fn skip(&mut self) -> Result<(), Rejected> {
+        self.position = self.value(self.position, 0).map_err(|stop| self.rejected(stop))?;
+        Ok(())
     }
 
     /// Walks over an object and notes its members. `outer` containers are open around it.
-    fn object(&mut self, role: Role, outer: usize, envelope: &mut Envelope) -> Walk {
+    fn object(&self, at: usize, role: Role, outer: usize, envelope: &mut Envelope) -> Walk<usize> {
         if outer >= self.max_depth {
             return Err(Stop::Depth);
         }
-        self.position += 1;
-        self.white_space();
-        if self.take(b'}') {
-            return Ok(());
+        let text = self.text;
+        let mut at = space(text, at + 1);
+        if peek(text, at) == b'}' {
+            return Ok(at + 1);
         }
         loop {
-            let key = self.position;
-            let escaped = self.string()?;
-            let slot = envelope.open(role, &self.text[key..self.position], escaped);
-            self.colon()?;
-            let start = self.position;
-            match slot.inner() {
-                Some(inner) if self.peek() == b'{' => self.object(inner, outer + 1, envelope)?,
-                _ => self.value(outer + 1)?,
+            let key = at;
+            at = string(text, key)?;
+            let slot = envelope.open(role, &text[key..at]);
+            let start = colon(text, at)?;
+            at = match slot.inner() {
+                Some(inner) if peek(text, start) == b'{' => {
+                    self.object(start, inner, outer + 1, envelope)?
+                }
+                _ => self.value(start, outer + 1)?,
+            };
+            // The text was checked to be short enough.
+            let span = Span { start: (start - self.base) as u32, end: (at - self.base) as u32 };
+            envelope.close(slot, span);
+            at = space(text, at);
+            if peek(text, at) == b'}' {
+                return Ok(at + 1);
             }
-            envelope.close(slot, self.span_from(start));
-            self.white_space();
-            if self.take(b'}') {
-                return Ok(());
-            }
-            if !self.take(b',') {
-                return Err(Stop::Syntax);
-            }
-            self.white_space();
+            at = space(text, expect(text, at, b',')?);
         }
-    }
-
-    #[inline]
-    fn colon(&mut self) -> Walk {
-        self.white_space();
-        if !self.take(b':') {
-            return Err(Stop::Syntax);
-        }
-        self.white_space();
-        Ok(())
     }
 
     /// Walks over any value. `outer` containers are open around it.
     #[inline]
-    pub(super) fn value(&mut self, outer: usize) -> Walk {
-        match self.peek() {
-            b'"' => self.string().map(drop),
-            b'{' | b'[' => self.nested(outer),
-            _ => self.scalar(),
+    fn value(&self, at: usize, outer: usize) -> Walk<usize> {
+        match peek(self.text, at) {
+            b'"' => Ok(string(self.text, at)?),
+            b'{' | b'[' => self.nested(at, outer),
+            _ => Ok(scalar(self.text, at)?),
         }
     }
 
     /// Walks over an array or object without noting anything.
-    fn nested(&mut self, outer: usize) -> Walk {
+    fn nested(&self, mut at: usize, outer: usize) -> Walk<usize> {
+        let text = self.text;
         let mut open = Open::default();
         loop {
-            match self.peek() {
-                b'"' => {
-                    self.string()?;
-                }
+            match peek(text, at) {
+                b'"' => at = string(text, at)?,
                 first @ (b'{' | b'[') => {
                     if outer + open.depth >= self.max_depth {
                         return Err(Stop::Depth);
                     }
-                    self.position += 1;
-                    self.white_space();
-                    let object = first == b'{';
-                    if !self.take(if object { b'}' } else { b']' }) {
-                        open.push(object);
-                        if object {
-                            self.string()?;
-                            self.colon()?;
-                        }
+                    open.push(first == b'{');
+                    at = space(text, at + 1);
+                    if peek(text, at) != open.closing() {
+                        at = open.key(text, at)?;
                         continue;
                     }
                 }
-                _ => self.scalar()?,
+                _ => at = scalar(text, at)?,
             }
-            if self.after_value(&mut open)? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Behind a value: closes what ends here and stands at the next value; `true` when all is closed.
-    #[inline]
-    fn after_value(&mut self, open: &mut Open) -> Walk<bool> {
-        while open.depth > 0 {
-            self.white_space();
-            let object = open.in_object();
-            if self.take(b',') {
-                self.white_space();
-                if object {
-                    self.string()?;
-                    self.colon()?;
+            // Behind a value or at a closing bracket: closes what ends here.
+            loop {
+                at = space(text, at);
+                if peek(text, at) != open.closing() {
+                    break;
                 }
-                return Ok(false);
-            }
-            if !self.take(if object { b'}' } else { b']' }) {
-                return Err(Stop::Syntax);
-            }
-            open.pop();
-        }
-        Ok(true)
-    }
-
-    /// Walks over a string; says whether it has escapes.
-    #[inline]
-    fn string(&mut self) -> Walk<bool> {
-        if !self.take(b'"') {
-            return Err(Stop::Syntax);
-        }
-        let mut escaped = false;
-        loop {
-            self.plain_run();
-            match self.peek() {
-                b'"' => {
-                    self.position += 1;
-                    return Ok(escaped);
-                }
-                b'\\' => {
-                    escaped = true;
-                    self.escape()?;
-                }
-                _ => return Err(Stop::Syntax),
-            }
-        }
-    }
-
-    /// Steps to the next quote, backslash, control character or the end.
-    #[inline]
-    fn plain_run(&mut self) {
-        let rest = &self.text[self.position..];
-        let short = &rest[..rest.len().min(SHORT)];
-        match short.iter().position(|&byte| SPECIAL[usize::from(byte)]) {
-            Some(at) => self.position += at,
-            None => self.long_run(),
-        }
-    }
-
-    fn long_run(&mut self) {
-        let rest = &self.text[self.position..];
-        let run = &rest[..memchr2(b'"', b'\\', rest).unwrap_or(rest.len())];
-        // Looked at in blocks without early exit, so that the compiler makes vector code of it.
-        for (index, block) in run.chunks(256).enumerate() {
-            if block.iter().fold(false, |found, &byte| found | (byte < 0x20)) {
-                let at = block.iter().position(|&byte| byte < 0x20).unwrap_or(0);
-                self.position += index * 256 + at;
-                return;
-            }
-        }
-        self.position += run.len();
-    }
-
-    /// Walks over one escape.
-    #[inline]
-    fn escape(&mut self) -> Walk {
-        self.position += 1;
-        match self.peek() {
-            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.position += 1,
-            b'u' => {
-                self.position += 1;
-                for _ in 0..4 {
-                    if !self.peek().is_ascii_hexdigit() {
-                        return Err(Stop::Syntax);
-                    }
-                    self.position += 1;
+                at += 1;
+                open.pop();
+                if open.depth == 0 {
+                    return Ok(at);
                 }
             }
-            _ => return Err(Stop::Syntax),
+            at = space(text, expect(text, at, b',')?);
+            at = open.key(text, at)?;
         }
-        Ok(())
-    }
-
-    /// Walks over a number, `true`, `false` or `null`.
-    #[inline]
-    fn scalar(&mut self) -> Walk {
-        match self.peek() {
-            b'-' | b'0'..=b'9' => self.number(),
-            b't' => self.literal(b"true"),
-            b'f' => self.literal(b"false"),
-            b'n' => self.literal(b"null"),
-            _ => Err(Stop::Syntax),
-        }
-    }
-
-    fn literal(&mut self, word: &[u8]) -> Walk {
-        if !self.text[self.position..].starts_with(word) {
-            return Err(Stop::Syntax);
-        }
-        self.position += word.len();
-        Ok(())
-    }
-
-    #[inline]
-    fn number(&mut self) -> Walk {
-        self.take(b'-');
-        if !self.take(b'0') {
-            self.digits()?;
-        }
-        if self.take(b'.') {
-            self.digits()?;
-        }
-        if matches!(self.peek(), b'e' | b'E') {
-            self.position += 1;
-            if matches!(self.peek(), b'+' | b'-') {
-                self.position += 1;
-            }
-            self.digits()?;
-        }
-        Ok(())
-    }
-
-    /// One digit or more.
-    #[inline]
-    fn digits(&mut self) -> Walk {
-        let start = self.position;
-        while self.peek().is_ascii_digit() {
-            self.position += 1;
-        }
-        if self.position > start { Ok(()) } else { Err(Stop::Syntax) }
     }
 }
