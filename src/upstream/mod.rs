@@ -8,7 +8,6 @@ mod call;
 mod error;
 mod http;
 mod link;
-mod links;
 mod pending;
 mod pool;
 mod stdio;

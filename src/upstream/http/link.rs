@@ -231,13 +231,8 @@ async fn refused(
 ) -> Result<Message, Failed> {
     let (status, error) = (reply.status(), reply.refusal());
     let waits = matches!(error, CallError::Status { retry_after: Some(_), .. });
-    let readable = reply.media() == Media::Json && reply.check_encoding().is_ok();
-    if !readable {
-        reply.finish(timer).await;
-        return Err(failed(channel, status, None, error));
-    }
-    let text = reply.read(timer).await?;
-    let answer = channel.settle(judge_text(text, id, Dialect::Mcp)).ok();
+    let text = reply.read_refusal(timer).await;
+    let answer = text.and_then(|text| channel.settle(judge_text(text, id, Dialect::Mcp)).ok());
     let answer = answer.filter(|answer| answer.answer() == Answer::Error);
     match (failed(channel, status, answer.as_ref(), error), answer) {
         (Failed::Call(_), Some(answer)) if !waits && !is_of_this_hop(status) => Ok(answer),

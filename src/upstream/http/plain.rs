@@ -45,24 +45,18 @@ impl Plain {
         }
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let reply = self.post(endpoint, &|| call.plain_text(id), &mut timer).await?;
-        let (status, error) = (reply.status(), reply.refusal());
-        let text = readable(endpoint, reply, &mut timer).await?;
-        let answer = match (text, status.is_success()) {
-            (Text::Json(text) | Text::Unnamed(text), true) => {
-                settle(endpoint, judge_text(text, id, Dialect::Plain))?
-            }
-            (Text::Other(text, media), true) => {
-                settle(endpoint, judge_text(text, id, Dialect::Plain))
-                    .map_err(|_| endpoint.protocol(named(&media)))?
-            }
-            (Text::Json(text), false) => {
-                let judged = judge_text(text, id, Dialect::Plain);
-                let answer = settle(endpoint, judged).ok();
-                return answer.filter(|a| delivers(&error, a)).map(Some).ok_or(error);
-            }
-            (Text::Unnamed(_) | Text::Other(..), false) => return Err(error),
-        };
-        Ok(Some(answer))
+        if !reply.status().is_success() {
+            let error = reply.refusal();
+            let text = reply.read_refusal(&mut timer).await;
+            let judged = text.map(|text| settle(endpoint, judge_text(text, id, Dialect::Plain)));
+            let answer = judged.and_then(Result::ok).filter(|answer| delivers(&error, answer));
+            return answer.map(Some).ok_or(error);
+        }
+        let (text, odd) = readable(endpoint, reply, &mut timer).await?;
+        let answer = settle(endpoint, judge_text(text, id, Dialect::Plain));
+        answer
+            .map(Some)
+            .map_err(|error| odd.map_or(error, |media| endpoint.protocol(named(&media))))
     }
 
     /// Several elements as one array; outcomes in the order of `calls`.
@@ -95,25 +89,21 @@ impl Plain {
         if !asked {
             return noted(reply, &mut timer).await.map(|_| None);
         }
-        let (status, error) = (reply.status(), reply.refusal());
-        let (text, media) = match readable(endpoint, reply, &mut timer).await? {
-            Text::Json(text) => (text, None),
-            Text::Unnamed(text) if status.is_success() => (text, None),
-            Text::Other(text, media) if status.is_success() => (text, Some(media)),
-            Text::Unnamed(_) | Text::Other(..) => return Err(error),
-        };
         let limits = Limits { max_depth: MAX_DEPTH, max_batch: 2 * calls.len() + 2 };
-        match parse_answers(text, &limits) {
-            Ok(body) if status.is_success() => Ok(Some(body)),
-            Ok(Body::One(message)) if delivers(&error, &message) => Ok(Some(Body::One(message))),
-            Ok(Body::Batch(elements)) => Ok(Some(Body::Batch(elements))),
-            Ok(Body::One(_)) | Err(_) if !status.is_success() => Err(error),
-            Ok(Body::One(_)) => Err(error),
-            Err(reason) => Err(endpoint.protocol(match media {
-                Some(media) => named(&media),
-                None => rejected(&reason).what,
-            })),
+        if !reply.status().is_success() {
+            let error = reply.refusal();
+            let text = reply.read_refusal(&mut timer).await;
+            return match text.map(|text| parse_answers(text, &limits)) {
+                Some(Ok(Body::One(answer))) if delivers(&error, &answer) => {
+                    Ok(Some(Body::One(answer)))
+                }
+                Some(Ok(Body::Batch(elements))) => Ok(Some(Body::Batch(elements))),
+                Some(Ok(Body::One(_)) | Err(_)) | None => Err(error),
+            };
         }
+        let (text, odd) = readable(endpoint, reply, &mut timer).await?;
+        let what = |reason| odd.map_or_else(|| rejected(&reason).what, |media| named(&media));
+        parse_answers(text, &limits).map(Some).map_err(|reason| endpoint.protocol(what(reason)))
     }
 
     async fn post<'a>(
@@ -127,19 +117,13 @@ impl Plain {
     }
 }
 
-/// A body, and how it was named.
-enum Text {
-    Json(Bytes),
-    Unnamed(Bytes),
-    Other(Bytes, String),
-}
-
-/// Reads a body. Servers of plain JSON-RPC name it in many ways, so the name alone refuses nothing.
+/// Reads the body of a success, and the name of its type where that is an odd one. Servers of plain JSON-RPC name
+/// it in many ways, so the name alone refuses nothing.
 async fn readable(
     endpoint: &Endpoint,
     reply: Reply<'_>,
     timer: &mut Timer<'_>,
-) -> Result<Text, CallError> {
+) -> Result<(Bytes, Option<String>), CallError> {
     reply.check_encoding()?;
     let status = reply.status();
     if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
@@ -147,12 +131,12 @@ async fn readable(
         let what = format!("it answered a request with HTTP status {}", status.as_u16());
         return Err(endpoint.protocol(what));
     }
-    match reply.media() {
-        Media::Json => Ok(Text::Json(reply.read(timer).await?)),
-        Media::Unnamed => Ok(Text::Unnamed(reply.read(timer).await?)),
-        Media::EventStream => Err(endpoint.protocol(named("text/event-stream"))),
-        Media::Other(media) => Ok(Text::Other(reply.read(timer).await?, media)),
-    }
+    let odd = match reply.media() {
+        Media::Json | Media::Unnamed => None,
+        Media::EventStream => return Err(endpoint.protocol(named("text/event-stream"))),
+        Media::Other(media) => Some(media),
+    };
+    Ok((reply.read(timer).await?, odd))
 }
 
 fn named(media: &str) -> String {

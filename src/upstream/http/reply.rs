@@ -18,7 +18,9 @@ use crate::upstream::CallError;
 
 /// How much of an uninteresting body is read so that the connection can be used again.
 const UNINTERESTING: usize = 64 << 10;
-/// How long that may take.
+/// The largest error that is read from a refusing status.
+const LARGEST_REFUSAL: usize = 1 << 20;
+/// How long an uninteresting body may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest `Retry-After` that is believed.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
@@ -110,6 +112,24 @@ impl<'a> Reply<'a> {
             .map_err(|unread| self.unread(&unread))?;
         self.release();
         Ok(text)
+    }
+
+    /// Reads the body of a refusing status, which may hold an error; `None` when it cannot be one or is not
+    /// readable. The status stands either way.
+    pub(super) async fn read_refusal(mut self, timer: &mut Timer<'_>) -> Option<Bytes> {
+        let no_json = match self.media() {
+            Media::Json | Media::Unnamed => false,
+            Media::EventStream => true,
+            Media::Other(name) => name == "text/html",
+        };
+        if no_json || self.check_encoding().is_err() {
+            self.finish(timer).await;
+            return None;
+        }
+        let limit = self.endpoint.config.max_message.min(LARGEST_REFUSAL);
+        let text = timer.within(read_all(&mut self.body, limit)).await.ok()?.ok()?;
+        self.release();
+        Some(text)
     }
 
     /// The next bytes of the body; `None` at its end. Cancel safe.

@@ -105,6 +105,9 @@ async fn a_refusing_status_is_told_with_when_to_come_back() {
         ("503 Busy\r\nretry-after: 99999999", 503, Some(3600)),
         ("500 Oops\r\ncontent-type: text/html", 500, None),
         ("502 Bad Gateway", 502, None),
+        ("500 Oops\r\ncontent-encoding: br", 500, None),
+        ("500 Oops\r\ncontent-type: text/event-stream", 500, None),
+        ("500 Oops\r\nx-long: 1\r\ncontent-type: application/json", 500, None),
     ] {
         let bytes = format!("HTTP/1.1 {head}\r\ncontent-length: 6\r\n\r\n<html>");
         let stub = answering(Box::leak(bytes.into_boxed_str())).await;

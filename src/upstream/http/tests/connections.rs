@@ -118,6 +118,7 @@ async fn a_url_that_is_not_served_is_a_clear_error() {
     let result = rig.call("tools/call", "{}").await;
     let Err(CallError::Connect { what, .. }) = result else { panic!("{result:?}") };
     assert_eq!(what, "https upstreams are not supported by this version");
+    assert_eq!(rig.upstream.state(), State::Down(what));
 }
 
 #[tokio::test]

@@ -370,5 +370,25 @@ async fn shutdown_ends_every_session() {
     tokio::time::timeout(super::PATIENCE, rig.upstream.shutdown()).await.expect("in time");
     assert_eq!(stub.asked("DELETE").len(), 10);
     assert_eq!(rig.metrics.up.get(), 0);
-    rig.call("tools/call", "{}").await.expect_err("it is stopped");
+    let result = rig.upstream.call(&of_session(99), request("tools/call", "{}")).await;
+    assert!(matches!(result, Err(CallError::Connect { .. })), "{result:?}");
+    assert_eq!(stub.asked("initialize").len(), 10);
+}
+
+#[tokio::test]
+async fn an_upstream_that_says_when_to_come_back_is_left_alone_until_then() {
+    let stub = Stub::start(async |_, mut back| {
+        back.full(429, &[("retry-after", "600")], "").await;
+        back
+    })
+    .await;
+    let rig = Rig::to(&stub);
+    for _ in 0..3 {
+        let result = rig.call("tools/call", "{}").await;
+        let Err(CallError::Status { status: 429, retry_after: Some(wait), .. }) = result else {
+            panic!("{result:?}")
+        };
+        assert!((590..=600).contains(&wait.as_secs()), "{wait:?}");
+    }
+    assert_eq!(stub.log().len(), 1);
 }

@@ -8,10 +8,10 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::http::HttpLink;
-use super::stdio::StdioLink;
-use super::{CallError, Hello};
 use crate::jsonrpc::Message;
+use crate::upstream::http::HttpLink;
+use crate::upstream::stdio::StdioLink;
+use crate::upstream::{CallError, Hello};
 
 /// A link of either transport.
 #[derive(Clone, Debug)]

@@ -1,0 +1,106 @@
+//! How an upstream is, by what its last calls came to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::Upstream;
+use crate::config::Protocol;
+use crate::upstream::CallError;
+
+/// State for `/readyz` and the start-up summary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing was tried yet.
+    Idle,
+    /// Being opened.
+    Starting,
+    /// At least one link is up (plain JSON-RPC: the last call reached it).
+    Up,
+    /// The last attempt failed; the text names why, without addresses.
+    Down(String),
+}
+
+/// Whether the last attempt reached it.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    reached: AtomicBool,
+    failed: AtomicBool,
+    why: Mutex<String>,
+}
+
+impl Upstream {
+    /// How it is.
+    pub fn state(&self) -> State {
+        let failed = self.health.failed.load(Ordering::Relaxed);
+        let down = || State::Down(self.health.why.lock().clone());
+        // Whether an address is reached is known from the last attempt only; a child is known to live.
+        let is_child = self.config.url.is_none() && self.config.command.is_some();
+        if failed && !is_child {
+            return down();
+        }
+        if self.config.protocol == Protocol::JsonRpc {
+            let reached = self.health.reached.load(Ordering::Relaxed);
+            return if reached { State::Up } else { State::Idle };
+        }
+        let (mut opening, mut restarting) = (false, false);
+        for slot in &self.links {
+            match slot.open_link() {
+                Some(link) if link.is_up() => return State::Up,
+                Some(_) => restarting = true,
+                None => opening |= slot.is_opening(),
+            }
+        }
+        match (opening, failed, restarting) {
+            (true, ..) => State::Starting,
+            (false, true, _) => down(),
+            (false, false, true) => State::Down("the child is being restarted".to_owned()),
+            (false, false, false) => State::Idle,
+        }
+    }
+
+    /// Notes what a call came to.
+    pub(super) fn noted<T>(&self, result: Result<T, CallError>) -> Result<T, CallError> {
+        match &result {
+            Err(error @ (CallError::Connect { .. } | CallError::Closed { written: false, .. })) => {
+                self.failed(error);
+            }
+            Err(CallError::Timeout { .. } | CallError::Busy { .. }) => {}
+            Ok(_)
+            | Err(
+                CallError::Closed { .. } | CallError::Protocol { .. } | CallError::Status { .. },
+            ) => {
+                self.reached();
+            }
+        }
+        result
+    }
+
+    pub(super) fn reached(&self) {
+        let health = &self.health;
+        if !health.reached.load(Ordering::Relaxed) || health.failed.load(Ordering::Relaxed) {
+            health.reached.store(true, Ordering::Relaxed);
+            health.failed.store(false, Ordering::Relaxed);
+            self.refresh();
+        }
+    }
+
+    pub(super) fn failed(&self, error: &CallError) {
+        let why = match error {
+            CallError::Connect { what, .. }
+            | CallError::Closed { what, .. }
+            | CallError::Protocol { what, .. } => what.clone(),
+            CallError::Timeout { after, .. } => format!("no answer within {after:?}"),
+            CallError::Status { status, .. } => format!("HTTP status {status}"),
+            CallError::Busy { .. } => "overloaded".to_owned(),
+        };
+        *self.health.why.lock() = why;
+        self.health.failed.store(true, Ordering::Relaxed);
+        self.refresh();
+    }
+
+    /// Sets the metric to what [`Upstream::state`] says.
+    pub(super) fn refresh(&self) {
+        self.deps.metrics.up.set(i64::from(self.state() == State::Up));
+    }
+}

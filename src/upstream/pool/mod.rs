@@ -1,0 +1,251 @@
+//! One logical upstream: its links by key, opened lazily and once, retired when nobody uses them.
+
+mod health;
+mod opening;
+mod retiring;
+mod slot;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use dashmap::DashMap;
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::health::Health;
+pub use self::health::State;
+use self::opening::Hold;
+use self::slot::{Link, Slot, Visit};
+use super::http::{Endpoint, Failed, Plain};
+use super::stdio::{Backoff, Process};
+use super::{CallError, Hello, LinkKey, Notice, OutCall};
+use crate::config::{UpstreamConfig, UpstreamName};
+use crate::jsonrpc::Message;
+use crate::telemetry::UpstreamMetrics;
+
+/// Most links of one upstream.
+const MAX_LINKS: usize = 100_000;
+/// When a link that nobody uses is closed, unless it is the last one or the configuration says otherwise.
+const UNUSED: Duration = Duration::from_secs(60);
+/// How often unused links and connections are looked for.
+const SWEEP: Duration = Duration::from_secs(5);
+/// How long the end of everything may take.
+const SHUTDOWN: Duration = Duration::from_secs(6);
+/// Links that are ended at once.
+const ENDED_AT_ONCE: usize = 64;
+/// Notices on their way through the pool.
+const NOTICES: usize = 16;
+
+/// What an upstream needs from outside.
+#[derive(Debug)]
+pub struct UpstreamDeps {
+    /// Its metrics.
+    pub metrics: Arc<UpstreamMetrics>,
+    /// Where notices go.
+    pub notices: mpsc::Sender<Notice>,
+    /// Owns every task that is spawned.
+    pub tasks: TaskTracker,
+    /// Ends everything.
+    pub stop: CancellationToken,
+    /// How many worker threads there are (shards of connection pools).
+    pub workers: usize,
+}
+
+/// One logical upstream.
+#[derive(Debug)]
+pub struct Upstream {
+    name: UpstreamName,
+    config: Arc<UpstreamConfig>,
+    deps: UpstreamDeps,
+    /// Ends what belongs to this upstream.
+    stop: CancellationToken,
+    /// Its address and the counters of plain calls; or why it cannot be spoken to over HTTP.
+    http: Result<(Arc<Endpoint>, Plain), String>,
+    /// The child, of one that is started and dialled.
+    process: OnceLock<Arc<Process>>,
+    links: DashMap<LinkKey, Arc<Slot>>,
+    /// The links of each client session.
+    sessions: DashMap<u64, Vec<LinkKey>>,
+    known: ArcSwapOption<Hello>,
+    health: Health,
+    /// When a child may be started again.
+    backoff: Arc<Backoff>,
+    /// When a link may be opened again.
+    hold: Hold,
+    /// Nothing is opened any more.
+    closing: AtomicBool,
+    /// Links report here: the pool takes note, and passes it on.
+    notices: mpsc::Sender<Notice>,
+    /// Taken by the task that passes notices on.
+    reported: Mutex<Option<mpsc::Receiver<Notice>>>,
+    begun: AtomicBool,
+}
+
+impl Upstream {
+    /// Sets it up; opens nothing.
+    pub fn new(name: UpstreamName, config: Arc<UpstreamConfig>, deps: UpstreamDeps) -> Arc<Self> {
+        let http = Endpoint::new(&name, &config, &deps.metrics, &deps.tasks, deps.workers);
+        let http = http.map(|endpoint| {
+            let plain = Plain::new(&endpoint);
+            (Arc::new(endpoint), plain)
+        });
+        let (notices, reported) = mpsc::channel(NOTICES);
+        Arc::new(Self {
+            name,
+            config,
+            stop: deps.stop.child_token(),
+            http,
+            deps,
+            process: OnceLock::new(),
+            links: DashMap::new(),
+            sessions: DashMap::new(),
+            known: ArcSwapOption::empty(),
+            health: Health::default(),
+            backoff: Arc::default(),
+            hold: Hold::default(),
+            closing: AtomicBool::new(false),
+            notices,
+            reported: Mutex::new(Some(reported)),
+            begun: AtomicBool::new(false),
+        })
+    }
+    /// Its name.
+    pub fn name(&self) -> &UpstreamName {
+        &self.name
+    }
+    /// Its configuration.
+    pub fn config(&self) -> &Arc<UpstreamConfig> {
+        &self.config
+    }
+    /// MCP: calls on the link with that key, opening it first when needed (single flight, bounded by the
+    /// call's timeout). A lost upstream session is opened anew once and the refused call sent again. Dropping the future cancels
+    /// the call upstream. Tasks of concurrent callers run in parallel.
+    pub async fn call(
+        self: &Arc<Self>,
+        key: &LinkKey,
+        mut call: OutCall,
+    ) -> Result<Message, CallError> {
+        let visit = self.visit(key)?;
+        let began = Instant::now();
+        let mut again = true;
+        loop {
+            let link = match self.link(&visit.slot, key, call.timeout.min(call.max_timeout)).await?
+            {
+                Link::Http(link) => link,
+                Link::Stdio(link) => {
+                    let result = link.call(call).await;
+                    return self.noted(result);
+                }
+            };
+            match link.call(&call).await {
+                Err(Failed::SessionLost(_)) if again => self.lose(&visit.slot, &link),
+                Err(failed) => {
+                    if matches!(failed, Failed::SessionLost(_)) {
+                        self.lose(&visit.slot, &link);
+                    }
+                    return self.noted(Err(failed.into_error()));
+                }
+                Ok(answer) => return self.noted(Ok(answer)),
+            }
+            again = false;
+            call.max_timeout = call.max_timeout.saturating_sub(began.elapsed());
+        }
+    }
+    /// MCP: sends a notification if the link is open; otherwise does nothing.
+    pub async fn notify(
+        self: &Arc<Self>,
+        key: &LinkKey,
+        message: &Message,
+    ) -> Result<(), CallError> {
+        let visit = self.links.get(key).map(|slot| Visit::begin(&slot));
+        match visit.as_ref().and_then(|visit| visit.slot.open_link()) {
+            Some(link) if link.is_up() => link.notify(message).await,
+            Some(_) | None => Ok(()),
+        }
+    }
+    /// MCP: opens the link if it is not open and tells what the upstream said.
+    pub async fn hello(self: &Arc<Self>, key: &LinkKey) -> Result<Arc<Hello>, CallError> {
+        let visit = self.visit(key)?;
+        let limit = self.config.timeout.max(self.config.start_timeout);
+        let hello = self.link(&visit.slot, key, limit).await?.hello();
+        self.known.store(Some(Arc::clone(&hello)));
+        Ok(hello)
+    }
+    /// MCP: whether the link with that key is open now.
+    pub fn is_open(&self, key: &LinkKey) -> bool {
+        let link = self.links.get(key).and_then(|slot| slot.open_link());
+        link.is_some_and(|link| link.is_up())
+    }
+    /// MCP: what any link of this upstream last heard; kept while it is down.
+    pub fn known(&self) -> Option<Arc<Hello>> {
+        self.known.load_full()
+    }
+    /// Plain JSON-RPC: one request or notification over HTTP. The answer is validated (JSONRPC rows 24 to 29, 47);
+    /// `Ok(None)` for notifications.
+    pub async fn call_plain(self: &Arc<Self>, call: OutCall) -> Result<Option<Message>, CallError> {
+        let (endpoint, plain) = self.dialled().await?;
+        self.noted(plain.call(endpoint, &call).await)
+    }
+    /// Plain JSON-RPC with `batch = true`: the elements travel as one array; answers in the order of `calls`,
+    /// `Ok(None)` for notifications.
+    pub async fn call_batch(
+        self: &Arc<Self>,
+        calls: Vec<OutCall>,
+    ) -> Vec<Result<Option<Message>, CallError>> {
+        let outcomes = match self.dialled().await {
+            Ok((endpoint, plain)) => plain.call_batch(endpoint, &calls).await,
+            Err(error) => calls.iter().map(|_| Err(error.again())).collect(),
+        };
+        outcomes.into_iter().map(|outcome| self.noted(outcome)).collect()
+    }
+    /// Ends the links of one client session (DELETE upstream, children stopped).
+    pub fn end_session(self: &Arc<Self>, session: u64) {
+        let Some((_, keys)) = self.sessions.remove(&session) else { return };
+        for key in keys {
+            if let Some((_, slot)) = self.links.remove(&key) {
+                self.close_later(&slot);
+            }
+        }
+    }
+    /// Whether nothing is known of it yet, and it has not failed either: its first answer may be near.
+    pub fn may_come_up(&self) -> bool {
+        self.known().is_none() && !matches!(self.state(), State::Down(_))
+    }
+    /// Ends every link and child: graceful, bounded to a few seconds.
+    pub async fn shutdown(&self) {
+        self.closing.store(true, Ordering::Release);
+        let mut links = Vec::new();
+        self.links.retain(|_, slot| {
+            links.extend(slot.end());
+            false
+        });
+        self.sessions.clear();
+        let close = async {
+            let closing = stream::iter(links);
+            closing
+                .for_each_concurrent(ENDED_AT_ONCE, |link| async move { link.close().await })
+                .await;
+            if let Some(process) = self.process.get() {
+                process.stop().await;
+            }
+        };
+        let _ = timeout(SHUTDOWN, close).await;
+        if let Ok((endpoint, _)) = &self.http {
+            endpoint.close();
+        }
+        self.stop.cancel();
+        self.deps.metrics.up.set(0);
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
