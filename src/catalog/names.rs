@@ -36,6 +36,11 @@ impl Naming {
         format!("{kept}_{digest}")
     }
 
+    /// Whether an upstream can own a prefixed public name. More than one may, since names may hold `__` too.
+    pub fn can_own(upstream: &str, public: &str) -> bool {
+        public.strip_prefix(upstream).is_some_and(|rest| rest.starts_with("__"))
+    }
+
     /// The heading of one upstream's part in merged instructions.
     pub fn title(self, upstream: &str) -> String {
         match self {

@@ -176,8 +176,8 @@ async fn run(
                 collect.take(event).await;
                 continue;
             }
-            Some((ask, answer)) = collect.asked.next(), if !collect.asked.is_empty() => {
-                collect.answered(ask, answer);
+            Some((ask, id, end)) = collect.asked.next(), if !collect.asked.is_empty() => {
+                collect.asked_ended(ask, id, end).await;
                 continue;
             }
             answer = &mut call => {
@@ -194,11 +194,26 @@ async fn run(
                 })
             }
         };
+        if matches!(ended, Err(Ended::Fault(_))) {
+            for id in std::mem::take(&mut collect.open) {
+                collect.withdraw(&id).await;
+            }
+        }
         return ended;
     }
 }
 
-type Asked = std::pin::Pin<Box<dyn Future<Output = (Ask, Option<Message>)> + Send>>;
+/// How a question to the client ended.
+enum AskEnd {
+    /// The client answered.
+    Answered(Message),
+    /// The upstream does not want to know any more.
+    Withdrawn,
+    /// The session ended.
+    Gone,
+}
+
+type Asked = std::pin::Pin<Box<dyn Future<Output = (Ask, Id, AskEnd)> + Send>>;
 
 /// The exchange and what it holds while its call runs.
 struct Collect<'a> {
@@ -206,12 +221,14 @@ struct Collect<'a> {
     outlet: &'a Outlet,
     exchange: Exchange,
     asked: FuturesUnordered<Asked>,
+    /// The ids under which the client has been asked and has not answered.
+    open: Vec<Id>,
 }
 
 impl<'a> Collect<'a> {
     fn new(cx: &'a Context, outlet: &'a Outlet) -> Self {
         let exchange = Exchange::new(cx.session.log_rank());
-        Self { cx, outlet, exchange, asked: FuturesUnordered::new() }
+        Self { cx, outlet, exchange, asked: FuturesUnordered::new(), open: Vec::new() }
     }
 
     async fn take(&mut self, event: CallEvent) {
@@ -228,7 +245,7 @@ impl<'a> Collect<'a> {
         }
     }
 
-    async fn ask(&mut self, ask: Ask) {
+    async fn ask(&mut self, mut ask: Ask) {
         let allowed = self.cx.standing && self.cx.session.caps().allows(ask.message.method());
         let action = self.exchange.on(Event::Asked { allowed });
         let question = match action {
@@ -244,17 +261,32 @@ impl<'a> Collect<'a> {
             let error = ErrorObject { code: error.0, message: error.1.into(), data: None };
             return ask.reply(AskReply::Refuse(error));
         };
-        self.outlet.send(ask.message.with_id(&question.id())).await;
+        let id = question.id();
+        self.open.push(id.clone());
+        self.outlet.send(ask.message.with_id(&id)).await;
         self.asked.push(Box::pin(async move {
-            let answer = question.answer().await;
-            (ask, answer)
+            let end = tokio::select! {
+                answer = question.answer() => answer.map_or(AskEnd::Gone, AskEnd::Answered),
+                () = ask.withdrawn() => AskEnd::Withdrawn,
+            };
+            (ask, id, end)
         }));
     }
 
-    fn answered(&mut self, ask: Ask, answer: Option<Message>) {
-        if let (Action::Resume, Some(answer)) = (self.exchange.on(Event::ClientAnswered), answer) {
-            ask.reply(AskReply::Answer(answer));
+    async fn asked_ended(&mut self, ask: Ask, id: Id, end: AskEnd) {
+        self.open.retain(|open| *open != id);
+        match (self.exchange.on(Event::ClientAnswered), end) {
+            (Action::Resume, AskEnd::Answered(answer)) => ask.reply(AskReply::Answer(answer)),
+            (Action::Resume, AskEnd::Withdrawn) => self.withdraw(&id).await,
+            _ => {}
         }
+    }
+
+    /// Tells the client that nobody waits for its answer any more.
+    async fn withdraw(&mut self, id: &Id) {
+        let params = [b"{\"requestId\":", &id.text()[..], b"}"].concat();
+        let cancelled = Message::notification("notifications/cancelled", Some(&params));
+        self.outlet.send(cancelled.text().clone().into()).await;
     }
 
     fn end(&mut self, event: Event) -> Result<Message, Ended> {

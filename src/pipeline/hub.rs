@@ -44,6 +44,10 @@ impl Hub {
     /// Forgets a session; upstreams are told of resources that nobody watches any more.
     pub(super) fn forget(&self, pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, session: u64) {
         let mut orphans = Vec::new();
+        // Most sessions never subscribe.
+        if self.topics.lock().is_empty() {
+            return;
+        }
         self.topics.lock().retain(|topic, sessions| {
             if sessions.remove(&session) && sessions.is_empty() {
                 orphans.push(topic.clone());
@@ -266,7 +270,7 @@ fn opened(pipeline: &Arc<Pipeline>, upstream: &UpstreamName, link: &LinkKey) {
         send_beside(pipeline, backend, link.clone(), request);
     }
     for_routes(pipeline, upstream, |_, route, index| {
-        route.lists.reopened(pipeline, route, index);
+        route.lists.reopened(pipeline, route, index, link);
         send_level(pipeline, route, backend, link.clone());
     });
 }

@@ -180,6 +180,29 @@ impl Lists {
         }
     }
 
+    /// A view to look one public name up in. While nothing is known yet, only upstreams that can own the name are
+    /// waited for.
+    pub(super) async fn for_name(&self, cx: &Context, kind: ListKind, name: &str) -> Arc<View> {
+        let audience = audience(cx);
+        let route = &cx.route;
+        if route.naming == Naming::Own || self.views.contains_key(&(audience, kind)) {
+            return self.for_lookup(cx, kind).await;
+        }
+        let waits = route.backends.iter().enumerate().map(|(index, backend)| {
+            let cell = self.cell(index, audience, kind);
+            let owns = Naming::can_own(backend.upstream.name().as_str(), name);
+            async move {
+                if owns {
+                    settle(cx, (index, audience, kind), &cell, backend.config().list_timeout).await;
+                }
+                let listing = cell.state.lock().listing.clone();
+                listing
+            }
+        });
+        let listings = join_all(waits).await;
+        Arc::new(self.build(&cx.pipeline, route, kind, &listings))
+    }
+
     /// A newer view than the last one, if there can be one.
     pub(super) async fn renewed(&self, cx: &Context, kind: ListKind) -> Option<Arc<View>> {
         let audience = audience(cx);
@@ -244,14 +267,20 @@ impl Lists {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An upstream is up (again): its lists are fetched beside, and whoever saw other ones is told.
+    /// A link of an upstream is up (again): the lists that come over it are fetched beside, and whoever saw other
+    /// ones is told.
     pub(super) fn reopened(
         &self,
         pipeline: &Arc<Pipeline>,
         route: &Arc<McpRoute>,
         upstream: usize,
+        opened: &LinkKey,
     ) {
-        let of_upstream = self.cells.iter().filter(|entry| entry.key().0 == upstream);
+        let backend = &route.backends[upstream];
+        let of_upstream = self.cells.iter().filter(|entry| {
+            let (index, audience, _) = *entry.key();
+            index == upstream && link(backend, audience) == *opened
+        });
         let cells: Vec<_> =
             of_upstream.map(|entry| (*entry.key(), Arc::clone(entry.value()))).collect();
         for (key, cell) in cells {
@@ -313,6 +342,7 @@ impl Lists {
         // While a list is missing or due, it is merged anew at most once in this time; when it comes, at once.
         view.fresh_until = fresh_until.max(now + Duration::from_secs(1));
         let view = Arc::new(view);
+        report(&cx.route, kind, &view.merged);
         if view.merged.pages.len() > 1 {
             let mut past = self.past.lock();
             past.truncate(PAST_VIEWS - 1);
@@ -340,12 +370,6 @@ impl Lists {
             })
             .collect();
         let merged = merge(kind, route.naming, &sources);
-        for clash in &merged.clashes {
-            tracing::warn!(
-                route = %route.name, kind = kind.as_str(), name = clash.name, kept = clash.kept, dropped = clash.dropped,
-                "two upstreams offer the same name; one is left out"
-            );
-        }
         let first = route.backends.first().map(|backend| backend.upstream.name());
         let other = first.map(|upstream| pipeline.metrics().tool(upstream, "other"));
         let other = other.unwrap_or_else(|| {
@@ -358,11 +382,7 @@ impl Lists {
                 let upstream = route.backends[origin.upstream].upstream.name();
                 tools[origin.index] = pipeline.metrics().tool(upstream, &origin.own);
             }
-            let tokens = i64::try_from(merged.bytes / 4).unwrap_or(i64::MAX);
-            route.metrics.catalog_tokens().set(tokens);
         }
-        let count = i64::try_from(merged.count).unwrap_or(i64::MAX);
-        route.metrics.catalog_items(kind).set(count);
         View {
             merged,
             tools,
@@ -375,6 +395,22 @@ impl Lists {
 
     fn cell(&self, upstream: usize, audience: Audience, kind: ListKind) -> Arc<Cell> {
         Arc::clone(&self.cells.entry((upstream, audience, kind)).or_default())
+    }
+}
+
+/// Says what was merged.
+fn report(route: &McpRoute, kind: ListKind, merged: &Merged) {
+    for clash in &merged.clashes {
+        tracing::warn!(
+            route = %route.name, kind = kind.as_str(), name = clash.name, kept = clash.kept,
+            dropped = clash.dropped, "two upstreams offer the same name; one is left out"
+        );
+    }
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    route.metrics.catalog_items(kind).set(number(merged.count));
+    if kind == ListKind::Tools {
+        // About four bytes of JSON a token.
+        route.metrics.catalog_tokens().set(number(merged.bytes / 4));
     }
 }
 
@@ -461,8 +497,8 @@ impl Drop for Running<'_> {
 async fn refresh(pipeline: Arc<Pipeline>, route: Arc<McpRoute>, key: CellKey, cell: Arc<Cell>) {
     let (index, audience, kind) = key;
     let backend = &route.backends[index];
+    let running = Running(&cell);
     loop {
-        let running = Running(&cell);
         let target = cell.state.lock().wanted;
         let link = link(backend, audience);
         let fetched = tokio::select! {

@@ -161,7 +161,7 @@ async fn named<'a>(
     let name = message
         .member_str(Member::Name)
         .ok_or_else(|| params("Invalid params: name must be a string"))?;
-    let view = cx.route.lists.for_lookup(cx, kind).await;
+    let view = cx.route.lists.for_name(cx, kind, &name).await;
     let target = match owned(cx, message, &view, &name, kind) {
         Some(target) => Some(target),
         None => match cx.route.lists.renewed(cx, kind).await {
@@ -281,7 +281,7 @@ async fn completion<'a>(
     let upstream = if let Some(uri) = message.member_str(Member::RefUri) {
         cx.route.lists.template_owner(cx, &uri).await
     } else if let Some(name) = message.member_str(Member::RefName) {
-        let view = cx.route.lists.for_lookup(cx, ListKind::Prompts).await;
+        let view = cx.route.lists.for_name(cx, ListKind::Prompts, &name).await;
         view.merged.owner(&name).map(|origin| {
             if let (Some(own), Some(span)) = (&origin.rewrite, message.member_span(Member::RefName))
             {
