@@ -7,9 +7,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::message::{RpcError, print_notification, print_request};
+use super::outbox::Outbox;
 use super::revision::Revision;
 use super::service::{Change, LOG_LEVELS};
-use super::session::{Outbox, Session, Slot};
+use super::session::{Session, Slot};
 use super::tools::{self, ToolError};
 
 /// How long the client may take to answer a question; people are asked, too.
@@ -88,8 +89,8 @@ impl Call {
             if !self.session.wants(change) {
                 continue;
             }
-            match self.session.is_read() {
-                true => self.session.tell(text),
+            match self.session.standing.is_read() {
+                true => self.session.standing.tell(text),
                 false => self.send(text).await?,
             }
         }

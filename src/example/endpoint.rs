@@ -13,8 +13,9 @@ use super::http::{
     Body, Http, PROTOCOL_VERSION, Refusal, SESSION_ID, empty, full, json, read_json, refuse,
 };
 use super::message::{INVALID_REQUEST, Incoming, NoId, Piece, RpcError, print_error};
+use super::outbox::{Outbox, Outgoing, QUEUE};
 use super::revision::Revision;
-use super::session::{Outbox, Outgoing, QUEUE, Reply, Session};
+use super::session::{Reply, Session};
 use super::sessions::Entry;
 use super::sse;
 
@@ -55,7 +56,7 @@ async fn post(http: &Http, request: Request<HttpBody>) -> Outcome {
     check_piece(&session, &piece)?;
     let (queue, events) = mpsc::channel(QUEUE);
     let outbox = match answers {
-        Answers::Json => session.standing_outbox(),
+        Answers::Json => session.standing.outbox(),
         Answers::Auto | Answers::Sse => Outbox::into(queue.clone()),
     };
     let mut response = match session.take_piece(piece, &outbox) {

@@ -17,6 +17,7 @@ mod files;
 mod http;
 mod message;
 mod notes;
+mod outbox;
 mod page;
 mod prompts;
 mod resources;
@@ -44,7 +45,7 @@ use content::Content;
 use http::Http;
 use service::Server;
 
-/// Options of `trunkline example-server`.
+/// An example upstream: an MCP server, and over HTTP a plain JSON-RPC service beside it
 #[derive(Clone, Debug, Args)]
 #[command(group(ArgGroup::new("transport").required(true).args(["stdio", "http"])))]
 pub struct ExampleArgs {
@@ -61,10 +62,10 @@ pub struct ExampleArgs {
     #[arg(long, value_enum, value_name = "REV", default_value_t = Revision::V2025_11_25)]
     pub revision: Revision,
     /// On HTTP, give out no session ids: every request stands alone
-    #[arg(long, requires = "http")]
+    #[arg(long, conflicts_with = "stdio")]
     pub stateless: bool,
     /// On HTTP, how to answer: auto is JSON unless something precedes the answer
-    #[arg(long, value_enum, default_value_t = Answers::Auto, requires = "http")]
+    #[arg(long, value_enum, default_value_t = Answers::Auto, conflicts_with = "stdio")]
     pub answers: Answers,
     /// Entries on one page of a list
     #[arg(long, value_name = "N", default_value = "50")]
@@ -117,7 +118,8 @@ pub enum ExampleError {
 pub async fn run(args: ExampleArgs) -> Result<(), ExampleError> {
     let content = Content::new(args.kind);
     let name = content.name();
-    let lasting = !args.stateless;
+    // A line is a session, whatever the options say.
+    let lasting = args.stdio || !args.stateless;
     let server = Server::new(content, args.revision, args.page_size.get(), lasting);
     let server = Arc::new(server);
     let _stop = server.stop.clone().drop_guard();

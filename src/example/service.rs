@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::completion;
 use super::content::Content;
 use super::message::{RESOURCE_NOT_FOUND, RpcError, print_notification};
+use super::outbox::Standing;
 use super::page;
 use super::revision::Revision;
-use super::session::{Agreed, Session, Standing};
+use super::session::{Agreed, Session};
 
 /// Levels of log messages, from the chattiest on.
 pub(super) const LOG_LEVELS: [&str; 8] =
@@ -77,7 +78,7 @@ impl Server {
         let live: Vec<Arc<Session>> = self.live.lock().values().filter_map(Weak::upgrade).collect();
         for session in live {
             if session.serial() != but.serial() && session.wants(change) {
-                session.tell(text.to_owned());
+                session.standing.tell(text.to_owned());
             }
         }
     }

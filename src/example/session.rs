@@ -6,11 +6,11 @@ use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
@@ -18,6 +18,7 @@ use super::message::{
     INTERNAL_ERROR, INVALID_REQUEST, Id, Incoming, NoId, Piece, Request, RpcError, print_error,
     print_result,
 };
+use super::outbox::{Outbox, Standing};
 use super::revision::Revision;
 use super::service::{self, Change, Server};
 
@@ -25,85 +26,6 @@ use super::service::{self, Change, Server};
 const MAX_RUNNING: usize = 4096;
 /// Resources that one session may subscribe to.
 const MAX_SUBSCRIPTIONS: usize = 1000;
-/// Messages that wait for a reader: of one call, or of a session's standing stream.
-pub(super) const QUEUE: usize = 64;
-
-/// A message on its way to the client, as JSON text.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outgoing {
-    /// Something on the way: progress, a log line, a question.
-    Interim(String),
-    /// The answer; nothing of this request follows.
-    Answer(String),
-}
-
-impl Outgoing {
-    /// The JSON text.
-    pub(super) fn into_text(self) -> String {
-        match self {
-            Self::Interim(text) | Self::Answer(text) => text,
-        }
-    }
-}
-
-/// Where messages of one call go. It may lead nowhere: an answer in plain JSON has no room for more.
-#[derive(Clone)]
-pub(super) struct Outbox(Option<mpsc::Sender<Outgoing>>);
-
-impl Outbox {
-    /// An outbox into this queue.
-    pub(super) fn into(queue: mpsc::Sender<Outgoing>) -> Self {
-        Self(Some(queue))
-    }
-
-    /// An outbox that drops what is put into it.
-    pub(super) fn nowhere() -> Self {
-        Self(None)
-    }
-
-    /// Whether there is a reader.
-    pub(super) fn is_open(&self) -> bool {
-        self.0.as_ref().is_some_and(|queue| !queue.is_closed())
-    }
-
-    /// Puts a message in, waiting for room; drops it when nobody reads any more.
-    pub(super) async fn send(&self, text: String) {
-        if let Some(queue) = &self.0 {
-            let _ = queue.send(Outgoing::Interim(text)).await;
-        }
-    }
-
-    /// Puts a message in if there is room right now.
-    fn offer(&self, text: String) {
-        if let Some(queue) = &self.0 {
-            let _ = queue.try_send(Outgoing::Interim(text));
-        }
-    }
-}
-
-/// Where messages go that belong to no call: the one line of stdio, the GET stream of HTTP.
-pub(super) struct Standing {
-    outbox: Outbox,
-    /// Whether somebody reads now. Until a GET stream is open, messages only wait.
-    read: AtomicBool,
-}
-
-impl Standing {
-    /// A line that is always read.
-    pub(super) fn line(queue: mpsc::Sender<Outgoing>) -> Self {
-        Self { outbox: Outbox::into(queue), read: AtomicBool::new(true) }
-    }
-
-    /// A queue that a stream may come to read.
-    pub(super) fn queue(queue: mpsc::Sender<Outgoing>) -> Self {
-        Self { outbox: Outbox::into(queue), read: AtomicBool::new(false) }
-    }
-
-    /// For requests that stand alone.
-    pub(super) fn none() -> Self {
-        Self { outbox: Outbox::nowhere(), read: AtomicBool::new(false) }
-    }
-}
 
 /// What to do about an incoming message.
 pub(super) enum Reply {
@@ -133,7 +55,8 @@ struct State {
 /// One client's connection.
 pub(super) struct Session {
     pub(super) server: Arc<Server>,
-    standing: Standing,
+    /// Where messages go that belong to no call.
+    pub(super) standing: Standing,
     closing: CancellationToken,
     state: Mutex<State>,
     running: Mutex<HashMap<u64, (Value, CancellationToken)>>,
@@ -317,26 +240,6 @@ impl Session {
             Change::Updated(uri) => state.subscriptions.contains(uri),
             _ => state.agreed.is_some(),
         }
-    }
-
-    /// Sends a message that belongs to no call; drops it when too many wait already.
-    pub(super) fn tell(&self, text: String) {
-        self.standing.outbox.offer(text);
-    }
-
-    /// Says whether somebody reads the standing stream now.
-    pub(super) fn set_read(&self, read: bool) {
-        self.standing.read.store(read, Ordering::Release);
-    }
-
-    /// Whether somebody reads the standing stream now.
-    pub(super) fn is_read(&self) -> bool {
-        self.standing.read.load(Ordering::Acquire)
-    }
-
-    /// The standing stream as an outbox, if somebody reads it.
-    pub(super) fn standing_outbox(&self) -> Outbox {
-        if self.is_read() { self.standing.outbox.clone() } else { Outbox::nowhere() }
     }
 
     /// Whether calls run.

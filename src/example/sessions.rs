@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::outbox::{Outgoing, QUEUE, Standing};
 use super::service::Server;
-use super::session::{Outgoing, QUEUE, Session, Standing};
+use super::session::Session;
 use super::sse::Events;
 
 /// Sessions there may be.
@@ -37,14 +38,14 @@ impl Entry {
     /// Takes the standing stream; `None` while another reader has it.
     pub(super) fn tap(self: &Arc<Self>) -> Option<Tap> {
         let events = self.events.lock().take()?;
-        self.session.set_read(true);
+        self.session.standing.set_read(true);
         Some(Tap { entry: Arc::clone(self), events: Some(events) })
     }
 
     /// An open stream and a running call count as use.
     fn is_expired(&self) -> bool {
         let idle = self.used.lock().elapsed() > IDLE;
-        idle && !self.session.is_busy() && !self.session.is_read()
+        idle && !self.session.is_busy() && !self.session.standing.is_read()
     }
 }
 
@@ -62,7 +63,7 @@ impl Events for Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        self.entry.session.set_read(false);
+        self.entry.session.standing.set_read(false);
         *self.entry.used.lock() = Instant::now();
         *self.entry.events.lock() = self.events.take();
     }

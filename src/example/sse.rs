@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::http::Body;
-use super::session::Outgoing;
+use super::outbox::Outgoing;
 
 /// After this long a silence, a comment is sent, so that nothing between here and the client
 /// believes the connection dead.

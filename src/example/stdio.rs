@@ -9,8 +9,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::message::{PARSE_ERROR, Piece, print_error};
+use super::outbox::{Outbox, Outgoing, QUEUE, Standing};
 use super::service::Server;
-use super::session::{Outbox, Outgoing, QUEUE, Reply, Session, Standing};
+use super::session::{Reply, Session};
 
 /// Bytes of a line, at most; a longer one is skipped.
 const MAX_LINE: usize = 16 * 1024 * 1024;

@@ -4,7 +4,10 @@ mod http;
 mod service;
 mod stdio;
 
+use clap::Parser;
 use serde_json::{Value, json};
+
+use super::{Answers, ExampleArgs, Kind, Revision, run};
 
 /// A request as text.
 fn request(id: u64, method: &str, params: Value) -> String {
@@ -33,4 +36,41 @@ fn tool(name: &str, arguments: Value) -> Value {
 /// A piece of JSON text as a tree.
 fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|why| panic!("{why}: {text}"))
+}
+
+/// The command line that holds nothing but the example server's options.
+#[derive(Debug, clap::Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    options: ExampleArgs,
+}
+
+fn options(line: &str) -> Result<ExampleArgs, clap::Error> {
+    CommandLine::try_parse_from(line.split_whitespace()).map(|line| line.options)
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused() {
+    for line in [
+        "x",
+        "x --stdio --http 127.0.0.1:0",
+        "x --stdio --stateless",
+        "x --stdio --answers sse",
+        "x --stdio --page-size 0",
+        "x --stdio --revision 2026-07-28",
+    ] {
+        assert!(options(line).is_err(), "{line}");
+    }
+    let args = options("x --http localhost:0 --stateless --revision 2025-03-26").unwrap();
+    assert_eq!(args.revision, Revision::V2025_03_26);
+    assert_eq!((args.kind, args.answers, args.page_size.get()), (Kind::Notes, Answers::Auto, 50));
+}
+
+#[tokio::test]
+async fn an_address_that_cannot_be_had_is_named() {
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let args = options(&format!("x --http {address}")).unwrap();
+    let why = run(args).await.unwrap_err();
+    assert_eq!(why.to_string(), format!("cannot listen on {address}"));
 }

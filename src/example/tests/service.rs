@@ -8,9 +8,10 @@ use tokio::sync::mpsc;
 use super::super::Kind;
 use super::super::content::Content;
 use super::super::message::Piece;
+use super::super::outbox::{Outbox, Outgoing, Standing};
 use super::super::revision::Revision;
 use super::super::service::Server;
-use super::super::session::{Outbox, Outgoing, Reply, Session, Standing};
+use super::super::session::{Reply, Session};
 use super::{hello, notification, parse, request, tool};
 
 const NEWEST: Revision = Revision::V2025_11_25;
