@@ -204,7 +204,7 @@ fn batch_elements(registry: &Registry) -> Histogram {
 /// The closed set of method labels; the index of a label is what handles are found by.
 #[derive(Debug)]
 pub(super) struct Methods {
-    /// Sorted; `other` has a place like any.
+    /// Sorted by length, then by text; `other` has a place like any.
     names: Vec<Box<str>>,
     other: u16,
 }
@@ -223,13 +223,16 @@ impl Methods {
                 names.insert(name);
             }
         }
-        let names: Vec<Box<str>> = names.into_iter().map(Into::into).collect();
+        let mut names: Vec<Box<str>> = names.into_iter().map(Into::into).collect();
+        names.sort_by_key(|name| (name.len(), name.clone()));
         let other = Self::position(&names, OTHER).expect("`other` is among the first");
         Self { names, other }
     }
 
     fn position(names: &[Box<str>], name: &str) -> Option<u16> {
-        let index = names.binary_search_by(|known| known.as_ref().cmp(name)).ok()?;
+        let index = names
+            .binary_search_by(|known| (known.len(), known.as_ref()).cmp(&(name.len(), name)))
+            .ok()?;
         u16::try_from(index).ok()
     }
 

@@ -1,5 +1,6 @@
 //! One log line of our own: members with stable names, as text or as JSON, with every value escaped.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::time::Duration;
 
@@ -23,14 +24,19 @@ impl<'b> Line<'b> {
         level: &str,
         target: &str,
     ) -> Self {
-        let now = jiff::Timestamp::now();
-        // Writing to a vector cannot fail.
-        let _ = match format {
-            LogFormat::Text => write!(out, "{now:.6} {level:>5} {target}:"),
-            LogFormat::Json => {
-                write!(out, r#"{{"timestamp":"{now:.6}","level":"{level}","target":"{target}""#)
+        match format {
+            LogFormat::Text => {
+                stamp(out);
+                // Levels are aligned to the right in five columns.
+                let gap = if level.len() < 5 { "  " } else { " " };
+                append(out, &[gap, level, " ", target, ":"]);
             }
-        };
+            LogFormat::Json => {
+                append(out, &["{\"timestamp\":\""]);
+                stamp(out);
+                append(out, &["\",\"level\":\"", level, "\",\"target\":\"", target, "\""]);
+            }
+        }
         Self { out, format }
     }
 
@@ -62,11 +68,27 @@ impl<'b> Line<'b> {
 
     /// A member whose value needs no escaping in either format once it is quoted: ids, addresses.
     pub(super) fn plain(&mut self, name: &str, value: impl std::fmt::Display) -> &mut Self {
+        self.raw(name, |out| {
+            // Writing to a vector cannot fail.
+            let _ = write!(out, "{value}");
+        })
+    }
+
+    /// The same, for a value that is there as bytes.
+    pub(super) fn ascii(&mut self, name: &str, value: &[u8]) -> &mut Self {
+        self.raw(name, |out| out.extend_from_slice(value))
+    }
+
+    fn raw(&mut self, name: &str, value: impl FnOnce(&mut Vec<u8>)) -> &mut Self {
         self.name(name);
-        let _ = match self.format {
-            LogFormat::Text => write!(self.out, "{value}"),
-            LogFormat::Json => write!(self.out, "\"{value}\""),
-        };
+        let quote = self.format == LogFormat::Json;
+        if quote {
+            self.out.push(b'"');
+        }
+        value(self.out);
+        if quote {
+            self.out.push(b'"');
+        }
         self
     }
 
@@ -80,13 +102,10 @@ impl<'b> Line<'b> {
     /// A duration in milliseconds with three decimals.
     pub(super) fn millis(&mut self, name: &str, value: Duration) -> &mut Self {
         let micros = value.as_micros();
-        self.number(name, micros / 1_000);
-        let rest = micros % 1_000;
+        self.number(name, u64::try_from(micros / 1_000).unwrap_or(u64::MAX));
         self.out.push(b'.');
-        for divisor in [100, 10, 1] {
-            // A digit.
-            self.out.push(b'0' + (rest / divisor % 10) as u8);
-        }
+        // Less than a thousand.
+        digits(self.out, (micros % 1_000) as u32, 3);
         self
     }
 
@@ -147,6 +166,39 @@ impl<'b> Line<'b> {
             };
         }
         self.out.extend_from_slice(&text.as_bytes()[copied..]);
+    }
+}
+
+fn append(out: &mut Vec<u8>, parts: &[&str]) {
+    for part in parts {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+/// Appends the time in UTC with microseconds: `2026-11-29T23:39:01.123456Z`.
+fn stamp(out: &mut Vec<u8>) {
+    thread_local! {
+        /// The last second that was printed, and how.
+        static SECOND: Cell<(i64, [u8; 19])> = const { Cell::new((i64::MIN, [0; 19])) };
+    }
+    let now = jiff::Timestamp::now();
+    let (second, mut text) = SECOND.get();
+    if second != now.as_second() {
+        // What does not fit is the zone.
+        let _ = write!(&mut text[..], "{now:.0}");
+        SECOND.set((now.as_second(), text));
+    }
+    out.extend_from_slice(&text);
+    out.push(b'.');
+    digits(out, now.subsec_nanosecond().unsigned_abs() / 1_000, 6);
+    out.push(b'Z');
+}
+
+/// Appends a number with leading zeros.
+fn digits(out: &mut Vec<u8>, value: u32, count: u32) {
+    for place in (0..count).rev() {
+        // A digit.
+        out.push(b'0' + (value / 10_u32.pow(place) % 10) as u8);
     }
 }
 

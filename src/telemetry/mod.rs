@@ -18,7 +18,7 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
-pub use access_log::{AccessLine, session_tag};
+pub use access_log::{AccessLine, SessionTag};
 pub use families::Direction;
 pub use log::{LogGuard, TelemetryError, init};
 pub use metrics::{MethodLabel, Metrics, RouteMetrics, ToolMetrics, UpstreamMetrics};

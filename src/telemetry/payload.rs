@@ -42,10 +42,10 @@ impl PayloadLine<'_> {
     }
 
     fn members(&self, payloads: Payloads, line: &mut Line<'_>) {
-        line.plain("direction", self.direction.as_str())
+        line.ascii("direction", self.direction.as_str().as_bytes())
             .maybe("route", self.route)
             .maybe("upstream", self.upstream)
-            .plain("request_id", self.request_id)
+            .ascii("request_id", &self.request_id.printed())
             .number("bytes", self.text.len())
             .tail("text", &shown(self.text, payloads));
     }

@@ -1,9 +1,11 @@
 //! Ids that tie log lines, calls and traces together.
 
 use std::cell::Cell;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
 
 /// A trace (W3C Trace Context): 16 bytes, not all zero. Prints as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +21,11 @@ impl TraceId {
     /// The trace of a `traceparent` value, or a new one when there is none that can be used.
     pub fn of(traceparent: Option<&str>) -> Self {
         traceparent.and_then(TraceParent::parse).map_or_else(Self::mint, |parent| parent.trace_id)
+    }
+
+    /// The digits it prints as.
+    pub fn hex(self) -> [u8; 32] {
+        hex(u128::from_be_bytes(self.0))
     }
 }
 
@@ -43,20 +50,20 @@ impl TraceParent {
     /// Parses as W3C Trace Context §3.2 says: version 00 exactly, later versions by their beginning, lower case
     /// only, no zero ids. `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
-        let bytes = text.as_bytes();
-        let dashes = bytes.len() >= 55 && [2, 35, 52].iter().all(|at| bytes[*at] == b'-');
+        let text = text.as_bytes();
+        let dashes = text.len() >= 55 && [2, 35, 52].iter().all(|at| text[*at] == b'-');
         if !dashes {
             return None;
         }
-        let [version] = hex(&bytes[..2])?;
+        let [version] = unhex(&text[..2])?;
         let ends = match version {
-            0 => bytes.len() == 55,
+            0 => text.len() == 55,
             0xff => false,
-            _ => bytes.get(55).is_none_or(|next| *next == b'-'),
+            _ => text.get(55).is_none_or(|next| *next == b'-'),
         };
-        let trace_id: [u8; 16] = hex(&bytes[3..35])?;
-        let parent_id: [u8; 8] = hex(&bytes[36..52])?;
-        let [flags] = hex(&bytes[53..55])?;
+        let trace_id: [u8; 16] = unhex(&text[3..35])?;
+        let parent_id: [u8; 8] = unhex(&text[36..52])?;
+        let [flags] = unhex(&text[53..55])?;
         let real = trace_id != [0; 16] && parent_id != [0; 8];
         (ends && real).then_some(Self {
             trace_id: TraceId(trace_id),
@@ -66,8 +73,16 @@ impl TraceParent {
     }
 }
 
-/// Lower-case hexadecimal digits, two a byte.
-fn hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
+/// The lowest `N` hexadecimal digits of a number.
+pub(super) fn hex<const N: usize>(value: u128) -> [u8; N] {
+    std::array::from_fn(|at| {
+        let shift = 4 * (N - 1 - at);
+        b"0123456789abcdef"[(value >> shift & 0xf) as usize]
+    })
+}
+
+/// Reads lower-case hexadecimal digits, two a byte.
+fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let digit = |b: u8| match b {
         b'0'..=b'9' => Some(b - b'0'),
         b'a'..=b'f' => Some(b - b'a' + 10),
@@ -92,10 +107,23 @@ impl RequestId {
     }
 }
 
+impl RequestId {
+    /// The bytes it prints as: the process, a dash, and the counter.
+    pub(super) fn printed(self) -> SmallVec<[u8; 32]> {
+        static PROCESS: LazyLock<u64> = LazyLock::new(seed);
+        let mut text = SmallVec::new();
+        text.extend_from_slice(&hex::<8>((*PROCESS).into()));
+        text.push(b'-');
+        let digits = hex::<16>(self.0.into());
+        let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
+        text.extend_from_slice(&digits[zeros.min(15)..]);
+        text
+    }
+}
+
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        static PROCESS: LazyLock<u32> = LazyLock::new(|| seed() as u32);
-        write!(f, "{:08x}-{:x}", *PROCESS, self.0)
+        self.printed().iter().try_for_each(|b| f.write_char(char::from(*b)))
     }
 }
 
