@@ -319,7 +319,7 @@ async fn the_example_servers_plain_service_is_driven_in_batches() {
     let gateway = Setup::new().upstream("calc", &lines).rpc(r#""*" = "calc""#).start().await;
     let sum = element(1, "sum", &json!([1, 2, 3]));
     let begun = Instant::now();
-    while post(&gateway, &[sum.clone()]).await[0]["result"].is_null() {
+    while post(&gateway, std::slice::from_ref(&sum)).await[0]["result"].is_null() {
         assert!(begun.elapsed() < crate::gateway::PATIENCE, "the service does not come up");
     }
     let answers = post(&gateway, &[sum, element(2, "echo", &json!(["x"]))]).await;

@@ -144,7 +144,8 @@ impl Setup {
 pub struct Gateway {
     child: Child,
     output: Output,
-    folder: tempfile::TempDir,
+    /// Holds its configuration; goes with it.
+    _folder: tempfile::TempDir,
     addr: SocketAddr,
     admin: SocketAddr,
     pid: u32,
@@ -197,7 +198,7 @@ impl Gateway {
         }
         let addr = address(&output, "listening on http://");
         let admin = address(&output, "admin on http://");
-        Self { child, output, folder, addr, admin, pid }
+        Self { child, output, _folder: folder, addr, admin, pid }
     }
 
     /// Where clients connect.
@@ -228,16 +229,6 @@ impl Gateway {
     /// What it printed and logged so far.
     pub fn output(&self) -> &Output {
         &self.output
-    }
-
-    /// The folder of its configuration.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.pid
     }
 
     /// A scrape of `/metrics`.

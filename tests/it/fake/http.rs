@@ -154,16 +154,8 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Starts it; `handler` is called for each request, in order on each connection.
-    pub async fn start<F, R>(handler: F) -> Self
-    where
-        F: Fn(Request, Responder) -> R + Send + Sync + 'static,
-        R: Future<Output = ()> + Send + 'static,
-    {
-        Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0)), handler).await
-    }
-
-    /// Starts it at an address that was free a moment ago.
+    /// Starts it at an address, port 0 for a free one; `handler` is called for each request, in order on each
+    /// connection.
     pub async fn start_at<F, R>(addr: SocketAddr, handler: F) -> Self
     where
         F: Fn(Request, Responder) -> R + Send + Sync + 'static,
