@@ -16,6 +16,7 @@ mod layout;
 mod limits;
 mod mcp;
 mod metrics;
+mod peers;
 mod seen;
 mod sessions;
 mod stdio;
