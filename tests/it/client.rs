@@ -180,14 +180,17 @@ impl Streaming {
         }
     }
 
-    /// The next event with data; `None` at the end.
+    /// The next event with data; `None` at the end. Comments do not prolong the wait.
     pub async fn next_event(&mut self) -> Option<Event> {
-        loop {
-            let event = self.next_block().await?;
-            if !event.comment && !event.data.is_empty() {
-                return Some(event);
+        patient("the next event with data", async {
+            loop {
+                let event = self.next_block().await?;
+                if !event.comment && !event.data.is_empty() {
+                    return Some(event);
+                }
             }
-        }
+        })
+        .await
     }
 
     /// The next message; `None` at the end.
