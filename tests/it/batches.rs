@@ -222,7 +222,7 @@ fn call(id: Value, tool: &str, tag: &str, ms: u64) -> Value {
 
 #[tokio::test]
 async fn c108_mcp_batches_are_served_at_every_legacy_revision() {
-    let (gateway, ..) = mcp_route("").await;
+    let (gateway, _a, _b) = mcp_route("").await;
     for revision in ["2025-03-26", "2025-06-18", "2025-11-25"] {
         let client = Mcp::open_at(gateway.http(), "/mcp", revision, json!({})).await;
         client.until_tools("both", |tools| tools.len() == 2).await;
@@ -263,7 +263,7 @@ async fn c108_mcp_batches_are_served_at_every_legacy_revision() {
 
 #[tokio::test]
 async fn a_slow_upstream_costs_an_mcp_batch_only_its_own_elements() {
-    let (gateway, ..) = mcp_route("").await;
+    let (gateway, _a, _b) = mcp_route("").await;
     let client = gateway.mcp().await;
     client.until_tools("both", |tools| tools.len() == 2).await;
     let elements =

@@ -179,7 +179,7 @@ fn array(reply: &Reply) -> Vec<String> {
 
 #[tokio::test]
 async fn every_row_gets_its_answer_alone() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     for (row, message, want) in MESSAGES {
         let reply = gateway.http().post("/rpc", *message).await;
         let told = format!("row {row}: {message} gave {} {:?}", reply.status, reply.body);
@@ -198,7 +198,7 @@ async fn every_row_gets_its_answer_alone() {
 
 #[tokio::test]
 async fn every_row_gets_its_answer_inside_a_batch() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     for (row, message, want) in MESSAGES {
         let reply = gateway.http().post("/rpc", format!("[{message},{GOOD}]")).await;
         assert_eq!(reply.status, 200, "row {row}: {message}");
@@ -229,7 +229,7 @@ async fn what_is_no_message_at_all_is_one_error_with_a_null_id() {
 
 #[tokio::test]
 async fn rows_2_and_3_each_wrong_element_has_an_error_of_its_own() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     for (body, errors) in [
         ("[1]", 1),
         ("[1,2,3]", 3),
@@ -247,7 +247,7 @@ async fn rows_2_and_3_each_wrong_element_has_an_error_of_its_own() {
 
 #[tokio::test]
 async fn row_4_a_mixed_batch_is_answered_in_its_order() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     let body = r#"[
         {"jsonrpc":"2.0","method":"known","params":[1,2,4],"id":"1"},
         {"jsonrpc":"2.0","method":"notify_hello","params":[7]},
@@ -289,7 +289,7 @@ async fn row_6_a_notification_reaches_the_upstream_as_one() {
 
 #[tokio::test]
 async fn row_16_elements_with_one_id_are_both_answered() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     let body = r#"[{"jsonrpc":"2.0","id":1,"method":"echo","params":["a"]},
                    {"jsonrpc":"2.0","id":1,"method":"echo","params":["b"]},
                    {"jsonrpc":"2.0","id":"1","method":"echo","params":["c"]}]"#;
@@ -309,7 +309,7 @@ async fn row_23_unknown_members_reach_the_upstream() {
 
 #[tokio::test]
 async fn row_37_a_byte_order_mark_is_skipped() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     let reply = gateway.http().post("/rpc", format!("\u{feff}{GOOD}")).await;
     Result("\"good\"", "[\"fine\"]").check("37", GOOD, reply.text());
 }
@@ -338,7 +338,7 @@ async fn row_43_nesting_is_limited_without_harm() {
 
 #[tokio::test]
 async fn row_46_an_upstreams_error_passes_to_the_byte() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     let fail = r#"{"jsonrpc":"2.0","id":7,"method":"fail"}"#;
     let error = r#"{"message":"no\u0020luck","code":-5,"data":{"b":1.10,"a":[1e2]},"x":1}"#;
     let reply = gateway.http().post("/rpc", fail).await;
@@ -350,7 +350,7 @@ async fn row_46_an_upstreams_error_passes_to_the_byte() {
 
 #[tokio::test]
 async fn row_48_the_media_type_is_read_by_its_rules() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     for accepted in [
         "application/json",
         "Application/JSON",
@@ -380,7 +380,7 @@ async fn row_49_other_media_types_are_refused() {
 
 #[tokio::test]
 async fn row_50_other_http_methods_are_refused_with_the_right_ones() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     for method in ["GET", "PUT", "DELETE", "PATCH"] {
         let reply = gateway.http().send(method, "/rpc", &[], "").await;
         assert_eq!(reply.status, 405, "{method}");
@@ -395,7 +395,7 @@ async fn row_50_other_http_methods_are_refused_with_the_right_ones() {
 
 #[tokio::test]
 async fn row_51_a_compressed_body_is_inflated_or_refused() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     let headers = [("content-type", "application/json"), ("content-encoding", "gzip")];
     let reply = gateway.http().send("POST", "/rpc", &headers, stored_gzip(GOOD.as_bytes())).await;
     match reply.status {
@@ -425,7 +425,7 @@ fn stored_gzip(content: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn row_52_a_chunked_body_is_read() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     let (head, tail) = GOOD.split_at(20);
     let request = format!(
         "POST /rpc HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\nconnection: close\r\n\
@@ -460,7 +460,7 @@ async fn row_53_an_oversize_body_is_refused_readably() {
 
 #[tokio::test]
 async fn an_unknown_path_is_404() {
-    let (gateway, ..) = serve().await;
+    let (gateway, _node, _other) = serve().await;
     assert_eq!(gateway.http().post("/nowhere", GOOD).await.status, 404);
     assert_eq!(gateway.http().post("/rpc/x", GOOD).await.status, 404);
 }
