@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -26,6 +29,8 @@ const MOST_KEPT: usize = 1024;
 pub(super) const KEEP_FOR: Duration = Duration::from_secs(60);
 /// How long an answered connection may take to become ready for the next request.
 const SETTLE: Duration = Duration::from_secs(1);
+/// Most frames that may follow an answer.
+const REST: usize = 16;
 
 /// Where the connections lead.
 #[derive(Clone, Debug)]
@@ -54,7 +59,41 @@ pub(super) struct Pool {
 struct Idle {
     sender: SendRequest<OutBody>,
     number: u64,
+    /// The end of the last answer's body, which has still to arrive.
+    rest: Option<Incoming>,
+    /// Until when it may become ready.
+    settles: Instant,
+    /// Until when it is kept.
     until: Instant,
+}
+
+/// What may be done with a waiting connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Now,
+    Later,
+    Never,
+}
+
+impl Idle {
+    fn may_be_used(&mut self, now: Instant) -> Use {
+        if self.sender.is_closed() || self.until <= now {
+            return Use::Never;
+        }
+        let wait = if self.settles <= now { Use::Never } else { Use::Later };
+        for _ in 0..REST {
+            let Some(rest) = &mut self.rest else {
+                return if self.sender.is_ready() { Use::Now } else { wait };
+            };
+            match rest.frame().now_or_never() {
+                Some(None) => self.rest = None,
+                Some(Some(Ok(_))) => {}
+                Some(Some(Err(_))) => return Use::Never,
+                None => return wait,
+            }
+        }
+        Use::Never
+    }
 }
 
 /// Why there is no connection.
@@ -94,9 +133,15 @@ impl Pool {
     /// A waiting connection of this worker, the last one used.
     pub(super) fn reuse(self: &Arc<Self>) -> Option<Lease> {
         let mut shard = self.shard().lock();
-        while let Some(idle) = shard.pop() {
+        let now = Instant::now();
+        for index in (0..shard.len()).rev() {
+            let found = shard[index].may_be_used(now);
+            if found == Use::Later {
+                continue;
+            }
+            let idle = shard.remove(index);
             self.metrics.connections_idle.dec();
-            if !idle.sender.is_closed() && idle.until > Instant::now() {
+            if found == Use::Now {
                 return Some(self.lease(idle.sender, idle.number));
             }
         }
@@ -139,13 +184,20 @@ impl Pool {
 
     /// Keeps a connection for the next request. One whose driver ended is refused under the same lock that
     /// [`Pool::forget`] takes, so none is left behind.
-    fn keep(&self, sender: SendRequest<OutBody>, number: u64, keep_for: Duration) {
+    fn keep(
+        &self,
+        sender: SendRequest<OutBody>,
+        number: u64,
+        rest: Option<Incoming>,
+        keep_for: Duration,
+    ) {
         let mut shard = self.shard().lock();
         let full = shard.len() >= self.kept || self.closed.load(Ordering::Acquire);
         if full || sender.is_closed() {
             return;
         }
-        shard.push(Idle { sender, number, until: Instant::now() + keep_for });
+        let now = Instant::now();
+        shard.push(Idle { sender, number, rest, settles: now + SETTLE, until: now + keep_for });
         self.metrics.connections_idle.inc();
     }
 
@@ -156,7 +208,7 @@ impl Pool {
 
     /// Closes connections that waited too long.
     pub(super) fn sweep(&self, now: Instant) {
-        self.retain(|idle| idle.until > now && !idle.sender.is_closed());
+        self.retain(|idle| idle.may_be_used(now) != Use::Never);
     }
 
     /// Closes what waits, and what is given back from now on.
@@ -165,11 +217,11 @@ impl Pool {
         self.retain(|_| false);
     }
 
-    fn retain(&self, keep: impl Fn(&Idle) -> bool) {
+    fn retain(&self, keep: impl Fn(&mut Idle) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let before = shard.len();
-            shard.retain(&keep);
+            shard.retain_mut(&keep);
             let gone = before - shard.len();
             if gone > 0 {
                 self.metrics.connections_idle.sub(i64::try_from(gone).unwrap_or(i64::MAX));
@@ -208,21 +260,11 @@ impl Lease {
         &mut self.sender
     }
 
-    /// The answer was read to its end: the connection may serve the next request.
-    pub(super) fn release(self, keep_for: Duration) {
-        let Self { mut sender, number, active } = self;
-        let pool = &active.0;
-        if sender.is_ready() {
-            pool.keep(sender, number, keep_for);
-        } else if !sender.is_closed() {
-            // The driver has still to take note of the end.
-            let pool = Arc::clone(pool);
-            pool.clone().tasks.spawn(async move {
-                if let Ok(Ok(())) = timeout(SETTLE, sender.ready()).await {
-                    pool.keep(sender, number, keep_for);
-                }
-            });
-        }
+    /// The answer is there: the connection may serve the next request, once what is left of its body (`rest`) has
+    /// arrived.
+    pub(super) fn release(self, rest: Option<Incoming>, keep_for: Duration) {
+        let Self { sender, number, active } = self;
+        active.0.keep(sender, number, rest, keep_for);
     }
 }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
@@ -154,26 +153,16 @@ impl<'a> Reply<'a> {
         self.release();
     }
 
-    /// The answer is there, and the body will end soon: sees to that in the background.
-    pub(super) fn finish_later(mut self) {
-        match self.next().now_or_never() {
-            Some(Ok(None)) => return self.release(),
-            Some(Ok(Some(_))) | None => {}
-            Some(Err(_)) => return,
-        }
-        let Self { endpoint, head, mut body, lease } = self;
-        endpoint.tasks.spawn(async move {
-            let reading = read_all(&mut body, UNINTERESTING);
-            if let Ok(Ok(_)) = tokio::time::timeout(PATIENCE, reading).await {
-                lease.release(keep_for(head.headers.get(KEEP_ALIVE)));
-            }
-        });
+    /// The answer is there, and the body will end soon.
+    pub(super) fn release_early(self) {
+        let keep_for = keep_for(self.header(&KEEP_ALIVE));
+        self.lease.release(Some(self.body), keep_for);
     }
 
     /// The body was read to its end.
-    pub(super) fn release(self) {
+    fn release(self) {
         let keep_for = keep_for(self.header(&KEEP_ALIVE));
-        self.lease.release(keep_for);
+        self.lease.release(None, keep_for);
     }
 }
 

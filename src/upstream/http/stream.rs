@@ -88,7 +88,7 @@ impl<'a> Answers<'a> {
         loop {
             if let Some(message) = self.decoded(timer).await? {
                 self.count_rest();
-                source.finish_later();
+                source.release_early();
                 return Ok(message);
             }
             match self.next(&mut source, timer).await? {

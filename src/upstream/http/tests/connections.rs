@@ -62,6 +62,38 @@ async fn parallel_calls_have_a_connection_each_and_the_gauges_tell_the_truth() {
     tokio::time::timeout(super::PATIENCE, rig.tasks.wait()).await.expect("every task ends");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn every_worker_keeps_connections_of_its_own() {
+    let stub = Stub::start(async |asked, mut back| {
+        back.result(&asked, "1").await;
+        back
+    })
+    .await;
+    let rig = Rig::plain(&stub);
+    let worker = |index: usize| {
+        let upstream = Arc::clone(&rig.upstream);
+        std::thread::spawn(move || {
+            crate::upstream::set_worker(index);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.expect("a runtime");
+            for _ in 0..10 {
+                let call = upstream.call_plain(request("sum", "[1]"));
+                runtime.block_on(call).expect("an answer");
+            }
+            runtime
+        })
+    };
+    let workers = [0, 1].map(worker);
+    let runtimes = workers.map(|worker| worker.join().expect("no panic"));
+    assert_eq!(stub.accepted(), 2);
+    assert_eq!(rig.metrics.connections_idle.get(), 2);
+    for runtime in runtimes {
+        runtime.shutdown_background();
+    }
+    // Their drivers went with them: what they left behind is of no use, and not used.
+    rig.upstream.call_plain(request("sum", "[1]")).await.expect("an answer");
+}
+
 #[tokio::test]
 async fn a_connection_that_the_upstream_closed_is_neither_counted_nor_used() {
     let stub = Stub::mcp(async |asked, mut back| {

@@ -167,11 +167,33 @@ async fn connections_of_event_streams_are_used_again() {
     })
     .await;
     let rig = Rig::to(&stub);
-    for _ in 0..5 {
+    for _ in 0..50 {
         rig.call("tools/call", "{}").await.expect("an answer");
-        rig.until("it waits", |rig| rig.metrics.connections_active.get() == 0).await;
+        assert_eq!(rig.metrics.connections_active.get(), 0);
     }
-    assert_eq!(stub.accepted(), 2);
+    // The end of a stream may come after the next call began, which then needs another connection.
+    assert!(stub.accepted() <= 4, "{}", stub.accepted());
+}
+
+#[tokio::test]
+async fn a_stream_that_goes_on_after_the_answer_costs_its_connection() {
+    let stub = Stub::mcp(async |asked, mut back| {
+        back.sse().await;
+        back.event(answer(&asked, "{}")).await;
+        for _ in 0..100 {
+            back.event(r#"{"jsonrpc":"2.0","method":"notifications/odd"}"#).await;
+        }
+        std::future::pending::<()>().await;
+        back
+    })
+    .await;
+    let rig = Rig::to(&stub);
+    rig.upstream.hello(&shared()).await.expect("a link");
+    until("the stream of no call was refused", || stub.asked("GET").len() == 1).await;
+    for calls in 2..5 {
+        rig.call("tools/call", "{}").await.expect("an answer");
+        assert_eq!(stub.accepted(), calls, "it is not used again");
+    }
 }
 
 #[tokio::test]
