@@ -12,6 +12,7 @@ use crate::jsonrpc::{Member, Message};
 use crate::session::Session;
 use crate::telemetry::{
     AccessLine, Direction, MethodLabel, Metrics, PayloadLine, RequestId, RouteMetrics, TraceId,
+    TraceParent,
 };
 
 /// Who asks, on which route: the same for every element of a batch.
@@ -173,7 +174,11 @@ impl<'a> Ledger<'a> {
             Some(message) if method == "tools/call" => message.member_str(Member::Name),
             _ => None,
         };
-        let traced = self.message.and_then(|message| message.member_str(Member::MetaTraceparent));
+        let traced = self
+            .message
+            .and_then(|message| message.member_str(Member::MetaTraceparent))
+            .and_then(|text| TraceParent::parse(&text))
+            .map(|parent| parent.trace_id);
         AccessLine {
             route: self.caller.route.as_str(),
             method,
@@ -184,7 +189,7 @@ impl<'a> Ledger<'a> {
             upstream_took: self.upstream_took,
             session: self.session.map(|session| session.id().as_str()),
             request_id: self.caller.request_id,
-            trace_id: traced.map_or(self.caller.trace_id, |text| TraceId::of(Some(&text))),
+            trace_id: traced.unwrap_or(self.caller.trace_id),
             client: Some(self.caller.peer),
             bytes_in: self.message.map_or(0, |message| message.text().len() as u64),
             bytes_out: self.bytes_out as u64,
