@@ -1,5 +1,6 @@
 //! What can be asked for on the command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -83,6 +84,21 @@ pub(crate) struct RunArgs {
     /// Takes the files of Claude Desktop, Cursor and VS Code, as `trunkline import` does.
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub(crate) mcp_servers: Option<PathBuf>,
+    /// With `--mcp-servers`: where clients connect, port 0 for a free one [default: 127.0.0.1:8808]
+    #[arg(long, value_name = "ADDR", requires = "mcp_servers", value_parser = loopback)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// With `--mcp-servers`: where /metrics, /livez and /readyz are [default: 127.0.0.1:9808]
+    #[arg(long, value_name = "ADDR", requires = "mcp_servers", value_parser = loopback)]
+    pub(crate) admin_listen: Option<SocketAddr>,
+}
+
+/// An address that only this machine reaches; others are for files, where it can be said who may use them.
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|_| "not an address and port".to_owned())?;
+    match address.ip().is_loopback() {
+        true => Ok(address),
+        false => Err("listening beyond loopback needs a configuration file".to_owned()),
+    }
 }
 
 #[cfg(test)]

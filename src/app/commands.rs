@@ -28,7 +28,7 @@ pub(super) fn run(command: Command) -> Result<(), AppError> {
 
 /// Reads what is to be run, and tells what is odd about it.
 fn read(args: &RunArgs) -> Result<Checked, AppError> {
-    let checked = match (&args.mcp_servers, &args.config) {
+    let mut checked = match (&args.mcp_servers, &args.config) {
         (Some(file), _) => config::load_mcp_servers(file, &variable)?,
         (None, Some(file)) => load(file)?,
         (None, None) => match Path::new(DEFAULT_FILE) {
@@ -36,6 +36,12 @@ fn read(args: &RunArgs) -> Result<Checked, AppError> {
             _ => return Err(AppError::NoConfig),
         },
     };
+    if let Some(address) = args.listen {
+        checked.config.server.listen.0 = vec![address];
+    }
+    if let Some(address) = args.admin_listen {
+        checked.config.admin.listen = address;
+    }
     warn(checked.warnings.iter());
     Ok(checked)
 }
