@@ -245,9 +245,16 @@ impl Fake {
             "noise" => (0..count("lines")).for_each(|n| write_line(&format!("noise {n}"))),
             // {mib}: that much without a line break, a line break, no answer.
             "runaway" => {
+                // Held, or another answer would end up inside this line.
+                let mut out = std::io::stdout().lock();
                 let block = vec![b'x'; 1 << 20];
-                (0..count("mib")).for_each(|_| write(&block));
-                write(b"\n");
+                let blocks = (0..count("mib")).map(|_| block.as_slice()).chain([&b"\n"[..]]);
+                for block in blocks {
+                    if out.write_all(block).is_err() {
+                        std::process::exit(1);
+                    }
+                }
+                let _ = out.flush();
                 return None;
             }
             // {chars}: a text of that many characters of three bytes.

@@ -104,29 +104,6 @@ async fn listening_beyond_loopback_without_identity_must_be_wanted() {
 }
 
 #[tokio::test]
-async fn check_connect_dials_every_upstream_and_prints_what_it_found() {
-    let up = Fake::mcp(["x", "y"]).start().await;
-    let files = Files::new();
-    let kid = stdio::command(&json!({}));
-    let text = format!(
-        "[upstreams.near]\nurl = \"{}\"\n[upstreams.kid]\n{kid}\n[[routes]]\npath = \"/mcp\"\nupstreams = [\"near\", \"kid\"]\n",
-        up.url()
-    );
-    let file = files.write("c.toml", &text);
-    let ended = run(&["check", file.to_str().unwrap(), "--connect"]).await;
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
-    let row = |name: &str| {
-        let line = ended.stdout.lines().find(|line| line.contains(name));
-        line.unwrap_or_else(|| panic!("no {name} in {}", ended.stdout)).to_owned()
-    };
-    assert!(row("near").contains("2025-11-25") && row("near").contains('2'), "{}", row("near"));
-    assert!(row("kid").contains("stdio"), "{}", row("kid"));
-    drop(up);
-    let ended = run(&["check", file.to_str().unwrap(), "--connect"]).await;
-    assert_eq!(ended.code, Some(1), "{}", ended.stdout);
-}
-
-#[tokio::test]
 async fn without_a_file_the_example_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let output = trunkline().arg("run").current_dir(folder.path()).output().await.unwrap();
@@ -246,12 +223,13 @@ async fn the_servers_of_a_client_are_imported_and_run() {
         std::fs::write(&file, shape.to_string()).unwrap();
         let ended = run(&["import", file.to_str().unwrap()]).await;
         assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-        let table: toml::Table = ended.stdout.parse().unwrap();
+        let mut table: toml::Table = ended.stdout.parse().unwrap();
         assert_eq!(table["upstreams"]["far"]["url"].as_str(), Some(far.url().as_str()), "{name}");
-        let text = format!(
-            "server.listen = \"127.0.0.1:0\"\nadmin.listen = \"127.0.0.1:0\"\n{}",
-            ended.stdout
-        );
+        let free = toml::Table::from_iter([("listen".to_owned(), "127.0.0.1:0".into())]);
+        for section in ["server", "admin"] {
+            table.insert(section.to_owned(), free.clone().into());
+        }
+        let text = table.to_string();
         let imported = folder.path().join("t.toml");
         std::fs::write(&imported, &text).unwrap();
         let ended = run(&["check", imported.to_str().unwrap()]).await;
@@ -272,13 +250,16 @@ async fn the_servers_of_a_client_run_without_a_file_of_ours() {
     command.args(["run", "--mcp-servers"]).arg(&file).args(["--listen", "127.0.0.1:0"]);
     command.args(["--admin-listen", "127.0.0.1:0"]);
     check_both(&Gateway::spawn(command, folder).await, &far).await;
+    let ended = run(&["run", "--mcp-servers", "x.json", "--listen", "0.0.0.0:0"]).await;
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("configuration file"), "{}", ended.stderr);
 }
 
 #[tokio::test]
 async fn a_wrong_client_file_is_refused_with_a_reason() {
     let files = Files::new();
     for (name, text) in
-        [("no.json", "{"), ("empty.json", "{}"), ("odd.json", r#"{"mcpServers": {"a": {}}}"#)]
+        [("no.json", "{"), ("empty.json", "{}"), ("odd.json", r#"{"mcpServers": 5}"#)]
     {
         let file = files.write(name, text);
         let ended = run(&["import", file.to_str().unwrap()]).await;

@@ -77,14 +77,15 @@ async fn progress_extends_a_call_up_to_its_hard_limit() {
     let (gateway, _up) = waiting("timeout = \"400ms\"\nmax_timeout = \"1500ms\"").await;
     let client = gateway.mcp().await;
     client.until_tools("both", |tools| tools.len() == 2).await;
-    let answer = client.call("wait", json!({"ms": 1000, "step": 100})).await;
-    assert_eq!(
-        answer.said(),
-        "done",
-        "the client asked for no progress, the gateway still hears it"
-    );
+    let call = async |ms: u64| {
+        let (arguments, meta) = (json!({"ms": ms, "step": 100}), json!({"progressToken": "t"}));
+        let params = json!({"name": "wait", "arguments": arguments, "_meta": meta});
+        client.request("tools/call", params).await
+    };
+    let answer = call(1000).await;
+    assert_eq!((answer.said(), answer.before.len()), ("done", 10));
     let begun = Instant::now();
-    let answer = client.call("wait", json!({"ms": 5000, "step": 100})).await;
+    let answer = call(5000).await;
     assert_eq!(answer.code(), -31003);
     assert!((1200..2500).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
 }

@@ -8,6 +8,9 @@ use crate::gateway::{Gateway, Setup};
 async fn one(toml: &str) -> (Gateway, Fake) {
     let up = Fake::mcp(["x", "fail"])
         .on("tools/call", |call: Call| async move {
+            if call.tool().starts_with("unknown") {
+                return call.error(-32602, "Unknown tool").await;
+            }
             let mut result = said("x");
             result["isError"] = json!(call.tool() == "fail");
             call.result(&result.to_string()).await;
@@ -19,7 +22,7 @@ async fn one(toml: &str) -> (Gateway, Fake) {
 }
 
 /// Every family with a meaning so far, with its labels.
-const FAMILIES: [(&str, &[&str]); 23] = [
+const FAMILIES: [(&str, &[&str]); 22] = [
     ("exchanges_total", &["route", "method", "outcome"]),
     ("exchange_seconds", &["route", "method"]),
     ("upstream_calls_total", &["upstream", "method", "outcome"]),
@@ -40,7 +43,6 @@ const FAMILIES: [(&str, &[&str]); 23] = [
     ("batch_elements", &[]),
     ("bytes_total", &["direction"]),
     ("build_info", &[]),
-    ("parked_calls", &[]),
     ("retries_total", &["upstream", "reason"]),
     ("config_reloads_total", &["result"]),
 ];
@@ -88,11 +90,13 @@ async fn what_happens_is_counted() {
     assert_eq!(exchanges("tool_error"), 1.0);
     assert_eq!(exchanges("rpc_error"), 1.0);
     let calls = [("upstream", "up"), ("method", "tools/call")];
-    assert_eq!(m.value("trunkline_upstream_calls_total", &calls), 4.0);
+    assert_eq!(m.value("trunkline_upstream_calls_total", &calls), 5.0);
     let tool = [("upstream", "up"), ("tool", "x"), ("outcome", "ok")];
     assert_eq!(m.value("trunkline_tool_calls_total", &tool), 3.0);
     assert_eq!(m.value("trunkline_tool_call_seconds_count", &tool[..2]), 3.0);
     assert!(!m.labels("trunkline_tool_calls_total", "tool").contains(&"unknown".to_owned()));
+    let other = [("tool", "other"), ("outcome", "rpc_error")];
+    assert_eq!(m.value("trunkline_tool_calls_total", &other), 1.0, "tools beyond the catalog");
     let took = [("route", "/mcp"), ("method", "tools/call")];
     assert_eq!(m.value("trunkline_exchange_seconds_count", &took), 5.0);
     assert_eq!(m.value("trunkline_upstream_up", &[("upstream", "up")]), 1.0);
