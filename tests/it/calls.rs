@@ -503,11 +503,16 @@ async fn c052_a_child_of_its_own_may_ask_and_a_shared_one_never_crosses() {
     let params = json!({"message": "whose?", "requestedSchema": {"type": "object"}});
     let arguments = json!({"method": "elicitation/create", "params": params, "ms": 200});
     // While a third call runs, no question can be told from another.
-    let (third, of_a, of_b) = tokio::join!(
-        a.call("shared__wait", json!({"ms": 1500, "tag": "third"})),
-        a.call("shared__ask", arguments.clone()),
-        b.call("shared__ask", arguments.clone())
-    );
+    let third = a.call("shared__wait", json!({"ms": 5000, "tag": "third"}));
+    let asks = async {
+        let runs = |m: &crate::metrics::Metrics| m.value("trunkline_exchanges_in_flight", &[]);
+        gateway.until("the third runs", |m| runs(m) >= 1.0).await;
+        tokio::join!(
+            a.call("shared__ask", arguments.clone()),
+            b.call("shared__ask", arguments.clone())
+        )
+    };
+    let (third, (of_a, of_b)) = tokio::join!(third, asks);
     assert_eq!(third.said(), "third");
     for answer in [of_a, of_b] {
         assert!(answer.before.is_empty(), "nobody is asked: {answer:?}");
