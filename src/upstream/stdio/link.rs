@@ -1,10 +1,11 @@
 //! An MCP link to a child: one after another, as they die and are started again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::link::{Hello, LinkContext, NoticeKind};
@@ -15,6 +16,9 @@ use super::child::Pipes;
 use super::output::Tail;
 use super::supervisor::{Supervisor, Tenant};
 use crate::jsonrpc::Message;
+
+/// How long the end of a dead child's group may wait for room among the notices.
+const LOST: Duration = Duration::from_secs(1);
 
 /// A link whose other end is a child on standard input and output.
 ///
@@ -127,6 +131,7 @@ impl StdioLink {
     }
 
     /// The last lines of standard error, oldest first.
+    #[cfg(test)]
     pub(in crate::upstream) fn stderr_tail(&self) -> Vec<String> {
         self.seat.tail.lines()
     }
@@ -168,9 +173,14 @@ impl Tenant for Seat {
     }
 
     async fn up(&self) {
-        if let Some(channel) = self.channel.load_full() {
-            self.state.send_replace(State::Up(channel));
-            report(&self.ctx, NoticeKind::Opened).await;
+        let Some(channel) = self.channel.load_full() else { return };
+        self.state.send_replace(State::Up(Arc::clone(&channel)));
+        // What listens sets log level and subscriptions again, so this one is not dropped for want of room.
+        tokio::select! {
+            biased;
+            () = self.ctx.inlet.send(NoticeKind::Opened) => {}
+            () = channel.broken() => {}
+            () = self.ctx.stop.cancelled() => {}
         }
     }
 
@@ -191,8 +201,9 @@ impl Tenant for Seat {
         if let Some(channel) = self.channel.load_full() {
             channel.close(why);
         }
-        if matches!(before, State::Up(_)) {
-            report(&self.ctx, NoticeKind::Lost).await;
+        // Nothing is lost that we end ourselves.
+        if matches!(before, State::Up(_)) && !self.ctx.stop.is_cancelled() {
+            let _ = timeout(LOST, self.ctx.inlet.send(NoticeKind::Lost)).await;
         }
     }
 
@@ -204,15 +215,6 @@ impl Tenant for Seat {
 
     fn ended(&self) {
         self.state.send_replace(State::Ended);
-    }
-}
-
-/// Reports, unless the link is being closed and nobody may listen any more.
-async fn report(ctx: &LinkContext, kind: NoticeKind) {
-    tokio::select! {
-        biased;
-        () = ctx.inlet.send(kind) => {}
-        () = ctx.stop.cancelled() => {}
     }
 }
 

@@ -14,6 +14,8 @@ use crate::config::UpstreamName;
 const LONGEST_LINE: usize = 2048;
 /// How many lines are kept for diagnosis.
 const KEPT_LINES: usize = 50;
+/// How many of them are told when the child fails.
+const LAST_LINES: usize = 5;
 /// Lines a second, in the long run.
 const LINES_PER_SECOND: f64 = 20.0;
 /// Lines at once.
@@ -69,12 +71,16 @@ impl Tail {
         lines.push_back(line);
     }
 
-    /// The last one.
-    pub(super) fn last(&self) -> Option<String> {
-        self.0.lock().back().cloned()
+    /// The last few as one line: the limit on log lines may have held back just these.
+    pub(super) fn last_words(&self) -> String {
+        let lines = self.0.lock();
+        let last: Vec<&str> =
+            lines.iter().rev().take(LAST_LINES).rev().map(String::as_str).collect();
+        last.join(" | ")
     }
 
     /// Oldest first.
+    #[cfg(test)]
     pub(super) fn lines(&self) -> Vec<String> {
         self.0.lock().iter().cloned().collect()
     }
@@ -230,6 +236,7 @@ mod tests {
         let lines = tail.lines();
         assert_eq!(lines.len(), KEPT_LINES);
         assert_eq!(lines.last().map(String::as_str), Some("line 19999"));
+        assert!(tail.last_words().ends_with("line 19998 | line 19999"));
     }
 
     #[tokio::test(start_paused = true)]

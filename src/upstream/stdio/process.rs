@@ -94,6 +94,7 @@ impl Process {
     }
 
     /// The last lines of its output, oldest first.
+    #[cfg(test)]
     pub(in crate::upstream) fn output_tail(&self) -> Vec<String> {
         self.seat.tail.lines()
     }

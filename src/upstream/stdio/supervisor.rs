@@ -221,8 +221,8 @@ impl<T: Tenant> Supervisor<T> {
             self.ctx.backoff.ended(uptime);
         }
         let (upstream, what) = (&self.ctx.name, if since.is_none() { "start" } else { "child" });
-        let said = self.tail.last();
-        tracing::warn!(%upstream, ?pause, ?said, "{what} failed: {why}");
+        let said = self.tail.last_words();
+        tracing::warn!(%upstream, ?pause, said, "{what} failed: {why}");
         Phase::Backoff(now + pause)
     }
 

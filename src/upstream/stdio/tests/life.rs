@@ -81,6 +81,7 @@ async fn a_child_that_dies_fails_its_calls_at_once_and_another_takes_its_place()
     link.close().await;
     all_ended(&ctx).await;
     assert!(!pids.into_iter().any(alive));
+    assert!(notices.try_recv().is_err(), "a link that we close ourselves is not lost");
 }
 
 #[tokio::test]
