@@ -7,6 +7,7 @@
 mod call;
 mod error;
 mod http;
+mod judge;
 mod link;
 mod pending;
 mod pool;

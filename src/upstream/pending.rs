@@ -127,6 +127,7 @@ impl Pending {
     }
 
     /// How many calls wait.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.lock().waiting.len()
     }

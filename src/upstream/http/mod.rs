@@ -4,7 +4,6 @@ mod body;
 mod channel;
 mod conn;
 mod endpoint;
-mod judge;
 mod link;
 mod listen;
 mod plain;
@@ -14,6 +13,8 @@ mod stream;
 mod tests;
 mod timer;
 mod worker;
+
+use super::judge;
 
 pub(in crate::upstream) use endpoint::Endpoint;
 pub(in crate::upstream) use link::{Failed, HttpLink};

@@ -12,11 +12,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::super::judge::{Dialect, Invalid, Judged, judge};
 use super::super::link::LinkContext;
 use super::super::pending::{Pending, Slot, later};
 use super::super::{CallError, CallEvent, CallerId, Hello, OutCall};
-use super::output::Flow;
-use crate::jsonrpc::{Answer, Chunks, Member, Message};
+use super::output::{Flow, Tail};
+use crate::jsonrpc::{Chunks, Message};
 use crate::mcp::ListKind;
 use crate::wire::{LineDecoder, to_line};
 
@@ -28,8 +29,6 @@ const SMALL_LINE: usize = 16 * 1024;
 const READ: (usize, usize) = (8 * 1024, 64 * 1024);
 /// How long to read on once the child is gone: a process that left its group may hold the pipe for ever.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// Longest text of an upstream that is passed on inside an error.
-const SNIPPET: usize = 200;
 
 /// One connection to a server that speaks MCP line by line. It is used until it breaks and never mended: a child that
 /// was started again is another channel, with ids of its own.
@@ -46,6 +45,8 @@ pub(super) struct Channel {
     pub(super) asks: Mutex<HashMap<Bytes, oneshot::Sender<()>>>,
     /// Lists whose change waits for room among the notices.
     pub(super) late_lists: Mutex<HashSet<ListKind>>,
+    /// What it printed for people.
+    pub(super) tail: Arc<Tail>,
     /// Limits log lines about noise.
     pub(super) noise: Mutex<Flow>,
     outgoing: mpsc::Sender<Bytes>,
@@ -66,9 +67,10 @@ struct Signals {
 }
 
 impl Channel {
-    /// Starts the two tasks.
+    /// Starts the two tasks. What is no message goes to the log and to `tail`.
     pub(super) fn open(
         ctx: &LinkContext,
+        tail: Arc<Tail>,
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Arc<Self> {
@@ -79,6 +81,7 @@ impl Channel {
             pending: Arc::default(),
             asks: Mutex::default(),
             late_lists: Mutex::default(),
+            tail,
             noise: Mutex::new(Flow::new(Instant::now())),
             outgoing,
             signals: signals.clone(),
@@ -116,6 +119,7 @@ impl Channel {
     }
 
     /// Calls in flight.
+    #[cfg(test)]
     pub(super) fn in_flight(&self) -> usize {
         self.pending.len()
     }
@@ -164,10 +168,11 @@ impl Channel {
             .pending
             .open(call.caller, call.token(), call.events.clone(), start)
             .map_err(|why| self.ctx.closed(false, &*why))?;
-        self.post(&call.text(slot.id))?;
+        let id = slot.id;
+        self.post(&call.text(id))?;
         // What was sent is not needed any more; a large one would be held until the answer.
         let OutCall { timeout, max_timeout, events, .. } = call;
-        let mut recall = Recall { channel: self, id: slot.id, reason: Some("the client hung up") };
+        let mut recall = Recall { channel: self, id, reason: Some("the client hung up") };
         if on_hang_up == OnHangUp::Forget {
             recall.reason = None;
         }
@@ -178,7 +183,7 @@ impl Channel {
             _ => None,
         };
         drop(recall);
-        self.judge(answer?)
+        self.settle(answer?, id)
     }
 
     async fn await_answer(
@@ -219,25 +224,19 @@ impl Channel {
         }
     }
 
-    /// An answer must hold a result object or an error object with a code (JSONRPC rows 24, 25, 47).
-    fn judge(&self, answer: Message) -> Result<Message, CallError> {
-        let what = match answer.answer() {
-            Answer::Result if answer.result().is_some_and(|result| result.starts_with(b"{")) => {
-                return Ok(answer);
+    /// The outcome of a call that was answered.
+    fn settle(&self, answer: Message, id: u64) -> Result<Message, CallError> {
+        match judge(answer, id, Dialect::Mcp) {
+            Ok(Judged::Answer(answer)) => Ok(answer),
+            Ok(Judged::Mended(answer)) => {
+                self.ctx.metrics.stray.inc();
+                Ok(answer)
             }
-            Answer::Error if answer.member_span(Member::ErrorCode).is_some() => return Ok(answer),
-            Answer::Result => "its result is no object",
-            Answer::Both => "it holds a result and an error",
-            Answer::Neither => "it holds no result and no error",
-            Answer::Error => "its error is no object with a code",
-        };
-        let upstream_error = answer.error().map(|error| {
-            let text = serde_json::from_slice::<String>(&error);
-            let text = text.unwrap_or_else(|_| String::from_utf8_lossy(&error).into_owned());
-            text.chars().take(SNIPPET).collect()
-        });
-        let upstream = self.ctx.name.clone();
-        Err(CallError::Protocol { upstream, what: what.to_owned(), upstream_error })
+            Ok(Judged::Foreign) => Err(self.ctx.protocol("its answer has another id")),
+            Err(Invalid { what, upstream_error }) => {
+                Err(CallError::Protocol { upstream: self.ctx.name.clone(), what, upstream_error })
+            }
+        }
     }
 
     async fn read_all(self: Arc<Self>, reader: impl AsyncRead + Send + Unpin) {

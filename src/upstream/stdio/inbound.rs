@@ -76,11 +76,14 @@ impl Channel {
     /// Not a message: counted, and logged within limits.
     fn skip(&self, text: &[u8]) {
         self.ctx.metrics.noise.inc();
-        let Some(suppressed) = self.noise.lock().admit(Instant::now()) else { return };
         let text = printable(&text[..text.len().min(NOISE)]);
-        if !text.is_empty() {
+        if text.is_empty() {
+            return;
+        }
+        if let Some(suppressed) = self.noise.lock().admit(Instant::now()) {
             tracing::info!(upstream = %self.ctx.name, stream = "stdout", suppressed, "{text}");
         }
+        self.tail.push(text);
     }
 
     fn take(self: &Arc<Self>, message: Message) {

@@ -122,15 +122,7 @@ impl StdioLink {
         matches!(*self.seat.state.borrow(), State::Up(_))
     }
 
-    /// Calls in flight.
-    pub(in crate::upstream) fn in_flight(&self) -> usize {
-        match &*self.seat.state.borrow() {
-            State::Up(channel) => channel.in_flight(),
-            State::Starting | State::Down(_) | State::Ended => 0,
-        }
-    }
-
-    /// The last lines of standard error, oldest first.
+    /// The last lines it printed for people, oldest first.
     #[cfg(test)]
     pub(in crate::upstream) fn stderr_tail(&self) -> Vec<String> {
         self.seat.tail.lines()
@@ -160,7 +152,7 @@ impl Seat {
 
 impl Tenant for Seat {
     async fn begin(&self, pipes: Pipes) -> Result<(), String> {
-        let channel = Channel::open(&self.ctx, pipes.stdout, pipes.stdin);
+        let channel = Channel::open(&self.ctx, Arc::clone(&self.tail), pipes.stdout, pipes.stdin);
         self.channel.store(Some(Arc::clone(&channel)));
         let greeting = channel.greet(self.ctx.config.start_timeout);
         let hello = tokio::select! {

@@ -63,7 +63,8 @@ impl Flow {
 pub(super) struct Tail(Mutex<VecDeque<String>>);
 
 impl Tail {
-    fn push(&self, line: String) {
+    /// Adds one.
+    pub(super) fn push(&self, line: String) {
         let mut lines = self.0.lock();
         if lines.len() == KEPT_LINES {
             lines.pop_front();

@@ -45,7 +45,7 @@ pub(super) struct Supervisor<T> {
     pub(super) command: Vec<String>,
     /// What for.
     pub(super) tenant: Arc<T>,
-    /// The last lines of standard error.
+    /// The last lines that it printed for people.
     pub(super) tail: Arc<Tail>,
     /// The pauses of this child; those of failed starts are kept in the context as well.
     pub(super) backoff: Backoff,

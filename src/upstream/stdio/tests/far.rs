@@ -40,7 +40,7 @@ impl Far {
         let (ctx, notices) = context(config);
         let (near, far) = duplex(room);
         let (reader, writer) = split(near);
-        let channel = Channel::open(&ctx, reader, writer);
+        let channel = Channel::open(&ctx, Arc::default(), reader, writer);
         let (reader, writer) = split(far);
         Self { channel, notices, lines: BufReader::new(reader).lines(), writer }
     }

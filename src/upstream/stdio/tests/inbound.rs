@@ -96,7 +96,6 @@ async fn a_broken_answer_fails_its_own_call_at_once() {
 async fn an_answer_must_hold_a_result_object_or_an_error_object() {
     let mut far = Far::new();
     for (members, said) in [
-        (r#""result":{},"error":{"code":1,"message":"m"}"#, Some("{\"code\":1,\"message\":\"m\"}")),
         (r#""error":"no such tool""#, Some("no such tool")),
         (r#""result":3"#, None),
         (r#""id2":3"#, None),
@@ -110,6 +109,12 @@ async fn an_answer_must_hold_a_result_object_or_an_error_object() {
         };
         assert_eq!(upstream_error.as_deref(), said, "{members}");
     }
+    // Of both the error wins, and is counted.
+    let running = far.begin(1).await;
+    let error = json!({ "code": 1, "message": "m" });
+    far.send(json!({ "jsonrpc": "2.0", "id": running.id, "result": {}, "error": error })).await;
+    assert_eq!(json(&running.end().await.unwrap().error().unwrap()), error);
+    assert_eq!(far.stray(), 1);
     let running = far.begin(1).await;
     let error = json!({ "code": -32602, "message": "Unknown tool" });
     far.send(json!({ "jsonrpc": "2.0", "id": running.id, "error": error })).await;
