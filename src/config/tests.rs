@@ -409,3 +409,36 @@ fn a_file_that_is_not_there_is_named() {
     let error = load(std::path::Path::new("/nowhere/t.toml"), &env).unwrap_err();
     assert_eq!(error.to_string(), "cannot read /nowhere/t.toml");
 }
+
+/// Lines of the example file, some of them left out, doubled, or cut.
+fn mangled() -> impl proptest::strategy::Strategy<Value = String> {
+    use proptest::prelude::*;
+    let lines: Vec<&str> = include_str!("../../config.example.toml").lines().collect();
+    let line = (0..lines.len(), 0..40_usize, 0..6_u8);
+    proptest::collection::vec(line, 0..60).prop_map(move |picked| {
+        let mut text = String::new();
+        for (index, cut, what) in picked {
+            let line = lines[index].trim_start_matches("# ");
+            match what {
+                0 => text.extend(line.chars().take(cut)),
+                1 => text.extend(line.chars().rev().take(cut)),
+                _ => text.push_str(line),
+            }
+            text.push('\n');
+        }
+        text
+    })
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_read_or_refused_with_places_that_exist(text in mangled()) {
+        if let Err(ConfigError::Invalid(problems)) = read(&text) {
+            proptest::prop_assert!(!problems.is_empty());
+            let lines = text.lines().count() + 1;
+            for problem in problems.iter() {
+                proptest::prop_assert!(problem.place.is_none_or(|place| place.line <= lines), "{problem}");
+            }
+        }
+    }
+}
