@@ -180,8 +180,8 @@ async fn every_wrong_answer_on_a_plain_route_becomes_502_with_one_error() {
         .start()
         .await;
     let gateway = Setup::new().plain("up", &up, "").rpc(r#""*" = "up""#).start().await;
-    // Plain services know no streams, and some of them call their JSON text.
-    let odd = ["sse end", "sse garbage", "half chunk", "200 text"];
+    // Plain services know no streams; some of them call their JSON text or leave `jsonrpc` out, and are mended.
+    let odd = ["sse end", "sse garbage", "half chunk", "200 text", "no jsonrpc"];
     let modes = MODES.iter().filter(|(mode, _)| !odd.contains(mode));
     for (mode, codes) in modes {
         let body =
@@ -228,6 +228,22 @@ async fn row_24_a_null_error_beside_a_result_is_a_success_and_a_real_one_wins() 
     let metrics = gateway.metrics().await;
     let name = "trunkline_upstream_stray_messages_total";
     assert_eq!(metrics.value(name, &[("upstream", "up")]), 1.0, "it is counted");
+}
+
+#[tokio::test]
+async fn a_plain_answer_without_its_version_or_media_type_is_mended() {
+    let up = Fake::plain()
+        .on("do", |call: Call| async move {
+            let text = format!(r#"{{"id":{},"result":1.0}}"#, call.id());
+            call.out.full(200, &[("content-type", "text/plain")], text).await;
+        })
+        .start()
+        .await;
+    let gateway = Setup::new().plain("up", &up, "").rpc(r#""*" = "up""#).start().await;
+    let reply = gateway.http().post("/rpc", r#"{"jsonrpc":"2.0","id":"x","method":"do"}"#).await;
+    assert_eq!((reply.status, &reply.json()["jsonrpc"]), (200, &json!("2.0")));
+    assert!(reply.text().contains(r#""result":1.0"#), "{}", reply.text());
+    assert_eq!(reply.header("content-type"), "application/json");
 }
 
 #[tokio::test]
