@@ -15,13 +15,15 @@ use tokio_util::task::TaskTracker;
 use super::summary::Summary;
 use crate::admin::{self, AdminSources, Readiness, UpstreamReadiness, UpstreamState};
 use crate::config::{Config, Protocol};
-use crate::downstream::{self, BindError, Listener};
+use crate::downstream::{self, BindError, Listener, Serving};
 use crate::pipeline::{Outside, Pipeline, Snapshot, SnapshotError};
 use crate::telemetry::{Metrics, TelemetryError};
 use crate::upstream::{self, State};
 
 /// Notices of upstreams that may wait to be distributed.
 const NOTICES: usize = 1024;
+/// How long clients may take to be told that their calls are cut off.
+const CUTTING: Duration = Duration::from_secs(2);
 /// How long upstreams and background tasks may take to end.
 const ENDING: Duration = Duration::from_secs(5);
 
@@ -125,9 +127,8 @@ struct Gateway {
     /// Background tasks: children, links, refreshes, notices.
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// Client connections.
-    connections: TaskTracker,
-    drain: CancellationToken,
+    /// The client side.
+    serving: Serving,
     /// The admin side, stopped last.
     admin_stop: CancellationToken,
     drain_timeout: Duration,
@@ -148,12 +149,19 @@ async fn gateway(config: &Config, workers: &Workers) -> Result<(), RunError> {
 
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let pipeline = compile(config, workers, &tasks, &stop)?;
+    let permits = config.server.max_connections.min(Semaphore::MAX_PERMITS);
     let gateway = Gateway {
         pipeline: Arc::clone(&pipeline),
         tasks,
         stop,
-        connections: TaskTracker::new(),
-        drain: CancellationToken::new(),
+        serving: Serving {
+            pipeline: Arc::clone(&pipeline),
+            workers: Arc::clone(&workers.handles),
+            permits: Arc::new(Semaphore::new(permits)),
+            connections: TaskTracker::new(),
+            drain: CancellationToken::new(),
+            cut: CancellationToken::new(),
+        },
         admin_stop: CancellationToken::new(),
         drain_timeout: config.server.drain_timeout,
     };
@@ -163,10 +171,13 @@ async fn gateway(config: &Config, workers: &Workers) -> Result<(), RunError> {
     };
     let admin = admin.into_tokio()?;
     let serving_admin = tokio::spawn(admin::serve(admin, sources, gateway.admin_stop.clone()));
-    let permits =
-        Arc::new(Semaphore::new(config.server.max_connections.min(Semaphore::MAX_PERMITS)));
     for listener in listeners {
-        gateway.tasks.spawn(accept(&gateway, listener, workers, Arc::clone(&permits)));
+        let serving = downstream::serve(listener, gateway.serving.clone());
+        gateway.tasks.spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "a listener cannot be served");
+            }
+        });
     }
     announce(config, &addresses, admin_address);
 
@@ -175,27 +186,6 @@ async fn gateway(config: &Config, workers: &Workers) -> Result<(), RunError> {
     gateway.admin_stop.cancel();
     let _ = serving_admin.await;
     Ok(())
-}
-
-fn accept(
-    gateway: &Gateway,
-    listener: Listener,
-    workers: &Workers,
-    permits: Arc<Semaphore>,
-) -> impl Future<Output = ()> + use<> {
-    let serving = downstream::serve(
-        listener,
-        Arc::clone(&gateway.pipeline),
-        Arc::clone(&workers.handles),
-        permits,
-        gateway.connections.clone(),
-        gateway.drain.clone(),
-    );
-    async move {
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "a listener cannot be served");
-        }
-    }
 }
 
 fn compile(
@@ -257,16 +247,28 @@ impl Gateway {
     /// Lame → draining → ended; a second signal skips the waiting.
     async fn end(&self, signals: &mut Signals) {
         tracing::info!(limit = ?self.drain_timeout, "draining; a second signal ends at once");
+        let Serving { connections, drain, cut, .. } = &self.serving;
         self.pipeline.drain();
-        self.drain.cancel();
+        drain.cancel();
         self.pipeline.close_streams();
-        self.connections.close();
-        tokio::select! {
-            () = self.connections.wait() => {}
+        connections.close();
+        let forced = tokio::select! {
+            () = connections.wait() => false,
             () = tokio::time::sleep(self.drain_timeout) => {
-                tracing::warn!(open = self.connections.len(), "drain_timeout has passed; what still runs is cut off");
+                let open = connections.len();
+                tracing::warn!(open, "drain_timeout has passed; what still runs is cut off");
+                true
             }
-            () = signals.any() => tracing::warn!("second signal; what still runs is cut off"),
+            () = signals.any() => {
+                tracing::warn!("second signal; what still runs is cut off");
+                true
+            }
+        };
+        if forced {
+            // Every call gets an answer, if only that it is not known whether it ran.
+            self.pipeline.cut();
+            cut.cancel();
+            let _ = tokio::time::timeout(CUTTING, connections.wait()).await;
         }
         self.pipeline.end_sessions();
         let snapshot = self.pipeline.snapshot();

@@ -71,34 +71,39 @@ impl Listener {
     }
 }
 
-/// What accepting needs.
+/// What listeners share.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// Where requests go.
+    pub pipeline: Arc<Pipeline>,
+    /// The workers that connections are handed to in turn.
+    pub workers: Arc<[Handle]>,
+    /// One for each client connection.
+    pub permits: Arc<Semaphore>,
+    /// Tracks client connections.
+    pub connections: TaskTracker,
+    /// Ends accepting; connections finish what runs on them and close.
+    pub drain: CancellationToken,
+    /// Wakes connections once [`Pipeline::cut`] was called.
+    pub cut: CancellationToken,
+}
+
+/// One listener's part.
 #[derive(Clone, Debug)]
 struct Accepting {
-    pipeline: Arc<Pipeline>,
-    workers: Arc<[Handle]>,
-    permits: Arc<Semaphore>,
-    connections: TaskTracker,
-    drain: CancellationToken,
+    serving: Serving,
     local: bool,
 }
 
-/// Accepts on a listener until `drain`; connections then finish what runs on them and close. They are
-/// tracked by `connections`.
-pub async fn serve(
-    listener: Listener,
-    pipeline: Arc<Pipeline>,
-    workers: Arc<[Handle]>,
-    permits: Arc<Semaphore>,
-    connections: TaskTracker,
-    drain: CancellationToken,
-) -> io::Result<()> {
+/// Accepts on a listener until it is to drain.
+pub async fn serve(listener: Listener, serving: Serving) -> io::Result<()> {
     let local = listener.address.ip().is_loopback();
-    let accepting = Accepting { pipeline, workers, permits, connections, drain, local };
+    let accepting = Accepting { serving, local };
     let listener = listener.into_tokio()?;
     let mut turn = 0_usize;
     loop {
         let accepted = async {
-            let Ok(permit) = Arc::clone(&accepting.permits).acquire_owned().await else {
+            let Ok(permit) = Arc::clone(&accepting.serving.permits).acquire_owned().await else {
                 // The semaphore is never closed.
                 return std::future::pending().await;
             };
@@ -106,7 +111,7 @@ pub async fn serve(
         };
         let accepted = tokio::select! {
             accepted = accepted => accepted,
-            () = accepting.drain.cancelled() => return Ok(()),
+            () = accepting.serving.drain.cancelled() => return Ok(()),
         };
         match accepted {
             Ok((stream, peer, permit)) => {
@@ -134,8 +139,8 @@ impl Accepting {
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD));
         let Ok(stream) = stream.into_std() else { return };
         let accepting = self.clone();
-        let worker = &self.workers[turn % self.workers.len()];
-        self.connections.spawn_on(
+        let worker = &self.serving.workers[turn % self.serving.workers.len()];
+        self.serving.connections.spawn_on(
             async move {
                 if let Ok(stream) = TcpStream::from_std(stream) {
                     accepting.connection(stream, peer).await;
@@ -147,14 +152,15 @@ impl Accepting {
     }
 
     async fn connection(self, stream: TcpStream, peer: SocketAddr) {
-        let snapshot = self.pipeline.snapshot();
+        let Serving { pipeline, drain, cut, .. } = self.serving;
+        let snapshot = pipeline.snapshot();
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
             .header_read_timeout(snapshot.server.header_timeout)
             .max_header_size(snapshot.server.max_header);
         drop(snapshot);
-        let connection = Arc::new(Connection { pipeline: self.pipeline, peer, local: self.local });
+        let connection = Arc::new(Connection { pipeline, peer, local: self.local });
         let service = service_fn(move |request| {
             let connection = Arc::clone(&connection);
             async move { Ok::<_, Infallible>(serve_request(&connection, request).await) }
@@ -162,9 +168,13 @@ impl Accepting {
         let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let ended = tokio::select! {
             ended = serving.as_mut() => ended,
-            () = self.drain.cancelled() => {
+            () = drain.cancelled() => {
                 serving.as_mut().graceful_shutdown();
-                serving.await
+                tokio::select! {
+                    ended = serving.as_mut() => ended,
+                    // Polled again, what still runs sees that it is cut off.
+                    () = cut.cancelled() => serving.await,
+                }
             }
         };
         if let Err(error) = ended {

@@ -8,4 +8,4 @@ mod http;
 mod intake;
 mod listener;
 
-pub use listener::{BindError, Listener, bind, serve};
+pub use listener::{BindError, Listener, Serving, bind, serve};

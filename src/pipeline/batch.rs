@@ -10,10 +10,10 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use http::StatusCode;
 
-use super::call::Context;
+use super::call::{Context, cut_off};
 use super::plain::{self, PlainContext};
 use super::reply::Done;
-use super::{Backend, Outlet, legacy, mcp};
+use super::{Backend, Outlet, Pipeline, legacy, mcp};
 use crate::config::ServerConfig;
 use crate::exchange::Assembly;
 use crate::fault::{Fault, Reason};
@@ -49,7 +49,7 @@ pub(super) async fn run_mcp(cx: Arc<Context>, elements: Vec<Element>, outlet: Ar
             Err(rejected) => refuse(&mut assembly, &rejected, cx.null_id()),
         }
     }
-    let body = gather(assembly, jobs, server, longest(&cx.route.backends)).await;
+    let body = gather(&cx.pipeline, assembly, jobs, server, longest(&cx.route.backends)).await;
     finish(body, StatusCode::ACCEPTED)
 }
 
@@ -93,7 +93,7 @@ pub(super) async fn run_plain(cx: Arc<PlainContext>, elements: Vec<Element>) -> 
         let cx = Arc::clone(&cx);
         jobs.push(Box::pin(async move { plain::requests(&cx, upstream, elements).await }));
     }
-    let body = gather(assembly, jobs, server, longest(&cx.route.backends)).await;
+    let body = gather(&cx.pipeline, assembly, jobs, server, longest(&cx.route.backends)).await;
     finish(body, StatusCode::NO_CONTENT)
 }
 
@@ -115,6 +115,7 @@ fn longest(backends: &[Arc<Backend>]) -> Duration {
 
 /// Runs the jobs. When the deadline passes, what is not finished is cancelled and says so.
 async fn gather(
+    pipeline: &Pipeline,
     mut assembly: Assembly,
     jobs: Vec<Job>,
     server: &ServerConfig,
@@ -124,7 +125,15 @@ async fn gather(
     let deadline = Instant::now() + limit;
     let mut running = stream::iter(jobs).buffer_unordered(server.batch_concurrency);
     loop {
-        match tokio::time::timeout_at(deadline.into(), running.next()).await {
+        let next = tokio::select! {
+            biased;
+            next = tokio::time::timeout_at(deadline.into(), running.next()) => next,
+            () = pipeline.cut_off() => {
+                assembly.fill_rest(&cut_off(None));
+                break;
+            }
+        };
+        match next {
             Ok(Some(answers)) => {
                 for (place, answer) in answers {
                     match answer {

@@ -105,6 +105,16 @@ pub(super) fn no_slot(reason: NoSlot, upstream: &str) -> Fault {
     fault
 }
 
+/// What a call is told that still runs when the gateway must end.
+pub(super) fn cut_off(upstream: Option<&str>) -> Fault {
+    let text = "the gateway is shutting down; the call may have run";
+    let fault = Fault::new(Reason::UpstreamClosed, text);
+    match upstream {
+        Some(upstream) => fault.at(upstream),
+        None => fault,
+    }
+}
+
 /// Sends a client's request and sees it through. The answer still has the upstream's id.
 pub(super) async fn call<'a>(
     cx: &Context,
@@ -172,6 +182,9 @@ async fn run(
         let ended = tokio::select! {
             biased;
             () = open.cancelled() => collect.end(Event::Cancelled),
+            () = cx.pipeline.cut_off() => {
+                collect.end(Event::Failed(cut_off(Some(backend.upstream.name().as_str()))))
+            }
             Some(event) = incoming.recv() => {
                 collect.take(event).await;
                 continue;

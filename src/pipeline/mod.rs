@@ -35,6 +35,7 @@ mod snapshot;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -79,6 +80,7 @@ pub struct Pipeline {
     tasks: TaskTracker,
     stop: CancellationToken,
     draining: AtomicBool,
+    cut: AtomicBool,
 }
 
 impl Pipeline {
@@ -99,6 +101,7 @@ impl Pipeline {
             tasks,
             stop,
             draining: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
         })
     }
 
@@ -136,6 +139,21 @@ impl Pipeline {
     /// Whether it is draining.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    /// From now on calls that still run are answered with an error when their exchange is next polled; whoever
+    /// polls them (the connections) must be woken.
+    pub fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+    }
+
+    /// Returns once calls are to be cut off. It wakes nobody, see [`Pipeline::cut`].
+    async fn cut_off(&self) {
+        std::future::poll_fn(|_| match self.cut.load(Ordering::Acquire) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
     }
 
     /// Ends the standing streams of every session; calls go on.

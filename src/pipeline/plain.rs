@@ -7,7 +7,7 @@ use http::StatusCode;
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
-use super::call::no_slot;
+use super::call::{cut_off, no_slot};
 use super::ledger::{Caller, Ledger};
 use super::reply::{Done, OnHangup, Reply, Run};
 use super::snapshot::{Backend, PlainRoute, Snapshot};
@@ -92,7 +92,7 @@ pub(super) async fn request(cx: &PlainContext, message: &Message, place: Option<
     let id = message.id();
     let (done, outcome) = match picked {
         Some((upstream, _)) => {
-            call(&cx.route.backends[upstream], message, id.as_ref(), &mut ledger).await
+            call(cx, &cx.route.backends[upstream], message, id.as_ref(), &mut ledger).await
         }
         None => {
             let error = Fault::new(Reason::MethodNotFound, "Method not found");
@@ -106,6 +106,7 @@ pub(super) async fn request(cx: &PlainContext, message: &Message, place: Option<
 }
 
 async fn call<'a>(
+    cx: &PlainContext,
     backend: &'a Backend,
     message: &Message,
     id: Option<&Id>,
@@ -120,11 +121,22 @@ async fn call<'a>(
         }
     };
     let started = Instant::now();
-    let answer = backend.upstream.call_plain(out(backend, message.clone())).await;
+    let answer = tokio::select! {
+        biased;
+        answer = backend.upstream.call_plain(out(backend, message.clone())) => Some(answer),
+        () = cx.pipeline.cut_off() => None,
+    };
     drop(slot);
     let took = started.elapsed();
     ledger.waited(took);
-    let (done, outcome) = settled(id, answer, ledger);
+    let (done, outcome) = match answer {
+        Some(answer) => settled(id, answer, ledger),
+        None => {
+            let error = cut_off(Some(backend.upstream.name().as_str()));
+            ledger.failed(&error);
+            (fault(id, &error), error.reason.outcome())
+        }
+    };
     backend.metrics.call_ended(ledger.method(), outcome, took);
     (done, outcome)
 }
