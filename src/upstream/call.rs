@@ -6,7 +6,9 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::jsonrpc::{Chunks, Edit, ErrorObject, Id, Member, Message, NullId, error_response};
+use crate::jsonrpc::{
+    Chunks, Edit, ErrorObject, Id, Member, Message, NullId, Span, error_response,
+};
 
 /// Who makes a call (a session, or one sessionless exchange). An upstream's question on a channel without
 /// association is put only to the one caller that has calls in flight there.
@@ -42,20 +44,23 @@ impl OutCall {
     /// The text to send: `id` as the id and, where the client gave a progress token, as the token; and the
     /// edits. An id is unique on its link, so a token is as well.
     pub(super) fn text(&self, id: u64) -> Chunks {
-        let number = Id::from_number(id);
-        let mut edits: SmallVec<[Edit; 4]> = SmallVec::new();
-        edits.extend(self.message.id_span().map(|span| (span, number.text().clone())));
-        let token = self.message.member_span(Member::MetaProgressToken);
-        edits.extend(token.map(|span| (span, number.text().clone())));
-        edits.extend(self.edits.iter().cloned());
-        self.message.edited(&edits)
+        self.spliced(id, self.message.member_span(Member::MetaProgressToken))
     }
 
     /// The text to send to a plain JSON-RPC upstream: `id` as the id, and the edits. Params are nobody's but the
     /// client's.
     pub(super) fn plain_text(&self, id: u64) -> Chunks {
+        self.spliced(id, None)
+    }
+
+    /// The text with `id` as the id and at `token`, and the edits.
+    fn spliced(&self, id: u64, token: Option<Span>) -> Chunks {
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(id).as_bytes();
         let mut edits: SmallVec<[Edit; 4]> = SmallVec::new();
-        edits.extend(self.message.id_span().map(|span| (span, Id::from_number(id).text().clone())));
+        for span in [self.message.id_span(), token].into_iter().flatten() {
+            edits.push((span, Bytes::copy_from_slice(digits)));
+        }
         edits.extend(self.edits.iter().cloned());
         self.message.edited(&edits)
     }

@@ -32,7 +32,6 @@ pub(in crate::upstream) struct Endpoint {
     pub(super) name: UpstreamName,
     pub(super) config: Arc<UpstreamConfig>,
     pub(super) metrics: Arc<UpstreamMetrics>,
-    pub(super) tasks: TaskTracker,
     /// Headers of every request: `host`, the configured ones, `content-type`, `accept` of both types.
     pub(super) headers: HeaderMap,
     pool: Arc<Pool>,
@@ -87,7 +86,6 @@ impl Endpoint {
             name: name.clone(),
             config: Arc::clone(config),
             metrics: Arc::clone(metrics),
-            tasks: tasks.clone(),
             headers,
             pool,
             current: ArcSwap::from_pointee(configured.clone()),
@@ -122,7 +120,7 @@ impl Endpoint {
                 return Ok(reply);
             }
             redirects += 1;
-            self.follow(reply, redirects, timer).await?;
+            Box::pin(self.follow(reply, redirects, timer)).await?;
         }
     }
 
@@ -175,7 +173,7 @@ impl Endpoint {
             let fresh = reused.is_none();
             let mut lease = match reused {
                 Some(lease) => lease,
-                None => self.dial(timer).await?,
+                None => Box::pin(self.dial(timer)).await?,
             };
             *written = true;
             let sending = lease.sender().try_send_request(request);

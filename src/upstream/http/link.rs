@@ -200,7 +200,8 @@ async fn settle<'a>(
 ) -> Result<Message, Failed> {
     let status = reply.status();
     if !status.is_success() {
-        return refused(channel, id, reply, timer).await;
+        // Boxed: the future of a call stays small where it is answered in one piece.
+        return Box::pin(refused(channel, id, reply, timer)).await;
     }
     reply.check_encoding()?;
     if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
@@ -213,7 +214,10 @@ async fn settle<'a>(
             let text = reply.read(timer).await?;
             Ok(channel.settle(judge_text(text, id, Dialect::Mcp))?)
         }
-        Media::EventStream => Ok(Answers::new(channel, call, id).read(reply, timer).await?),
+        Media::EventStream => {
+            let answers = Answers::new(channel, call, id);
+            Ok(Box::pin(answers.read(reply, timer)).await?)
+        }
         Media::Other(name) => Err(channel
             .endpoint
             .protocol(format!("it answered with the content type {name}"))

@@ -115,17 +115,28 @@ async fn keep_listening(channel: &Arc<Channel>) -> Listening {
 
 /// Opens one stream and reads it to its end.
 async fn listen_once(channel: &Arc<Channel>, place: &mut Place) -> Result<End, CallError> {
+    // Boxed: what is needed for opening is not kept for as long as the stream lasts.
+    match Box::pin(open(channel, place)).await? {
+        Some(mut reply) => read(channel, &mut reply, place).await,
+        None => return Ok(End::Refused),
+    }
+    Ok(End::Broken)
+}
+
+/// Opens one stream; `None` when the upstream offers none.
+async fn open<'a>(
+    channel: &'a Arc<Channel>,
+    place: &Place,
+) -> Result<Option<Reply<'a>>, CallError> {
     let limit = channel.context.config.timeout;
-    let mut reply = {
-        let pinned: Pin<&mut Sleep> = pin!(Timer::sleep(limit, limit));
-        let mut timer = Timer::new(pinned, limit, limit);
-        let mut headers = channel.get.clone();
-        if let Some(id) = place.last_id.as_ref().and_then(|id| HeaderValue::from_bytes(id).ok()) {
-            headers.insert(LAST_EVENT_ID, id);
-        }
-        let out = Outgoing { method: Method::GET, headers: &headers, body: &Chunks::default };
-        channel.endpoint.send(&out, Via::Own, &mut timer, &mut false).await?
-    };
+    let pinned: Pin<&mut Sleep> = pin!(Timer::sleep(limit, limit));
+    let mut timer = Timer::new(pinned, limit, limit);
+    let mut headers = channel.get.clone();
+    if let Some(id) = place.last_id.as_ref().and_then(|id| HeaderValue::from_bytes(id).ok()) {
+        headers.insert(LAST_EVENT_ID, id);
+    }
+    let out = Outgoing { method: Method::GET, headers: &headers, body: &Chunks::default };
+    let reply = channel.endpoint.send(&out, Via::Own, &mut timer, &mut false).await?;
     let status = reply.status();
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
         return Err(reply.refusal());
@@ -133,11 +144,7 @@ async fn listen_once(channel: &Arc<Channel>, place: &mut Place) -> Result<End, C
     let streams = status == StatusCode::OK
         && reply.media() == Media::EventStream
         && reply.check_encoding().is_ok();
-    if !streams {
-        return Ok(End::Refused);
-    }
-    read(channel, &mut reply, place).await;
-    Ok(End::Broken)
+    Ok(streams.then_some(reply))
 }
 
 async fn read(channel: &Arc<Channel>, reply: &mut Reply<'_>, place: &mut Place) {
@@ -146,7 +153,7 @@ async fn read(channel: &Arc<Channel>, reply: &mut Reply<'_>, place: &mut Place) 
         decoder.push(data);
         while let Some(event) = decoder.next_event() {
             let Ok(event) = event else { return };
-            take(channel, event, place).await;
+            Box::pin(take(channel, event, place)).await;
         }
     }
 }
