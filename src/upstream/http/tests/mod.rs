@@ -2,6 +2,7 @@
 
 mod answers;
 mod asks;
+mod children;
 mod connections;
 mod plain;
 mod sessions;
@@ -47,10 +48,18 @@ impl Rig {
         Self::with(stub.url.clone(), |config| config.protocol = Protocol::JsonRpc)
     }
 
+    fn child(command: Option<Vec<String>>) -> Self {
+        Self::of(UpstreamConfig { command, ..UpstreamConfig::default() })
+    }
+
     fn with(url: url::Url, change: impl FnOnce(&mut UpstreamConfig)) -> Self {
         let mut config = UpstreamConfig { url: Some(url), ..UpstreamConfig::default() };
         config.timeout = Duration::from_secs(5);
         change(&mut config);
+        Self::of(config)
+    }
+
+    fn of(config: UpstreamConfig) -> Self {
         let name = UpstreamName::new("stub").expect("a name");
         let metrics = Metrics::new(&[]).upstream(&name);
         let (sender, notices) = mpsc::channel(64);
