@@ -7,15 +7,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt};
 use http_body::{Body, Frame, SizeHint};
 use prometheus::{IntCounter, IntGauge};
 use tokio::time::{Instant, Sleep};
 use tokio_util::task::TaskTracker;
 
 use crate::jsonrpc::Chunks;
-use crate::pipeline::{Done, OnHangup, Outlet, Run};
-use crate::wire::{KEEP_ALIVE, encode_event};
+use crate::pipeline::{Done, OnHangup, Outlet, Recorder, Run, Standing};
+use crate::wire::{KEEP_ALIVE, encode_event, encode_priming};
 
 /// The body of any answer.
 pub(super) enum OutBody {
@@ -110,16 +110,25 @@ impl Drop for Counted {
     }
 }
 
+/// How long a client is asked to wait before it resumes a stream, in milliseconds.
+const RETRY: u64 = 1000;
+
 /// An exchange while somebody waits for it. Dropped too early, it is cancelled, or goes on without its client,
 /// as [`OnHangup`] says.
 pub(super) struct Running {
     run: Option<Run>,
+    recorder: Option<Recorder>,
     tasks: TaskTracker,
 }
 
 impl Running {
     pub(super) fn new(run: Run, tasks: &TaskTracker) -> Self {
-        Self { run: Some(run), tasks: tasks.clone() }
+        Self { run: Some(run), recorder: None, tasks: tasks.clone() }
+    }
+
+    /// It is answered with a stream from now on, which its client can resume.
+    fn record(&mut self) {
+        self.recorder = self.run.as_ref().and_then(Run::record);
     }
 
     /// Its end; `None` once that was given out.
@@ -135,31 +144,46 @@ impl Drop for Running {
     fn drop(&mut self) {
         let Some(run) = self.run.take() else { return };
         if run.on_hangup == OnHangup::Continue && tokio::runtime::Handle::try_current().is_ok() {
-            self.tasks.spawn(finish_alone(run));
+            let recorder = self.recorder.take();
+            if let Some(recorder) = &recorder {
+                recorder.left_alone();
+            }
+            self.tasks.spawn(finish_alone(run, recorder));
         }
     }
 }
 
-/// Sees an exchange through whose client has gone; what it sends goes nowhere.
-async fn finish_alone(mut run: Run) {
-    std::future::poll_fn(|cx| {
+/// Sees an exchange through whose client has gone; what it sends waits for the client to come back, if it can.
+async fn finish_alone(mut run: Run, recorder: Option<Recorder>) {
+    let keep = |message: &Chunks| {
+        if let Some(recorder) = &recorder {
+            recorder.kept(message);
+        }
+    };
+    let done = std::future::poll_fn(|cx| {
         loop {
-            if run.future.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
+            let done = run.future.as_mut().poll(cx);
+            let mut went = false;
+            while let Some(message) = run.outlet.try_next() {
+                keep(&message);
+                went = true;
             }
-            if run.outlet.try_next().is_none() {
-                return Poll::Pending;
+            if done.is_ready() || !went {
+                return done;
             }
-            while run.outlet.try_next().is_some() {}
         }
     })
     .await;
+    if let Some(answer) = done.body {
+        keep(&answer);
+    }
 }
 
 /// An exchange as a stream of events: whatever precedes the answer, then the answer.
 pub(super) struct ExchangeBody {
     running: Running,
     outlet: Arc<Outlet>,
+    priming: Option<Bytes>,
     last: Option<Chunks>,
     pulse: Pulse,
     bytes: IntCounter,
@@ -169,15 +193,18 @@ pub(super) struct ExchangeBody {
 impl ExchangeBody {
     /// `done`: the exchange has ended already. `gauge` counts open streams.
     pub(super) fn new(
-        running: Running,
+        mut running: Running,
         outlet: Arc<Outlet>,
         done: Option<Done>,
         interval: Duration,
         (gauge, bytes): (&IntGauge, &IntCounter),
     ) -> Self {
+        running.record();
+        let priming = running.recorder.as_ref().and_then(Recorder::priming);
         Self {
             running,
             outlet,
+            priming: priming.map(|id| encode_priming(&id, RETRY)),
             last: done.and_then(|done| done.body),
             pulse: Pulse::new(interval),
             bytes: bytes.clone(),
@@ -187,12 +214,20 @@ impl ExchangeBody {
 
     fn event(&mut self, message: &Chunks) -> Bytes {
         self.pulse.restart();
-        let event = encode_event(None, message);
+        let id = self.running.recorder.as_ref().map(|recorder| recorder.sent(message));
+        let event = encode_event(id.as_deref(), message);
         self.bytes.inc_by(event.len() as u64);
         event
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if let Some(priming) = self.priming.take() {
+            return Poll::Ready(Some(priming));
+        }
+        // A client that reads the rest elsewhere has given this connection up.
+        if self.running.recorder.as_ref().is_some_and(Recorder::is_taken_over) {
+            return Poll::Ready(None);
+        }
         loop {
             if let Some(message) = self.outlet.try_next() {
                 return Poll::Ready(Some(self.event(&message)));
@@ -212,7 +247,7 @@ impl ExchangeBody {
 
 /// A standing stream.
 pub(super) struct StreamBody {
-    messages: Pin<Box<dyn Stream<Item = Chunks> + Send>>,
+    events: Pin<Box<dyn Stream<Item = Bytes> + Send>>,
     pulse: Pulse,
     bytes: IntCounter,
     _counted: Counted,
@@ -221,15 +256,17 @@ pub(super) struct StreamBody {
 impl StreamBody {
     /// From a session's stream.
     pub(super) fn new(
-        stream: crate::pipeline::Standing,
+        stream: Standing,
         interval: Duration,
         (gauge, bytes): (&IntGauge, &IntCounter),
     ) -> Self {
-        let messages = futures_util::stream::unfold(stream, |stream| async move {
-            stream.next().await.map(|message| (message, stream))
+        let priming = stream.priming().map(|id| encode_priming(&id, RETRY));
+        let events = futures_util::stream::unfold(stream, |mut stream| async move {
+            let (id, message) = stream.next().await?;
+            Some((encode_event(Some(&id), &message), stream))
         });
         Self {
-            messages: Box::pin(messages),
+            events: Box::pin(futures_util::stream::iter(priming).chain(events)),
             pulse: Pulse::new(interval),
             bytes: bytes.clone(),
             _counted: Counted::new(gauge),
@@ -237,10 +274,9 @@ impl StreamBody {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        match self.messages.as_mut().poll_next(cx) {
-            Poll::Ready(Some(message)) => {
+        match self.events.as_mut().poll_next(cx) {
+            Poll::Ready(Some(event)) => {
                 self.pulse.restart();
-                let event = encode_event(None, &message);
                 self.bytes.inc_by(event.len() as u64);
                 Poll::Ready(Some(event))
             }

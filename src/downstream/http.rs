@@ -227,18 +227,18 @@ async fn exchange(run: Run, tasks: &TaskTracker, patience: Duration, accepts: Ac
         std::future::poll_fn(|cx| {
             loop {
                 if let Poll::Ready(Some(done)) = running.poll(cx) {
-                    let streams = accepts.events && !outlet.is_empty();
+                    let streams = accepts.events && outlet.is_stream();
                     return Poll::Ready(if streams {
                         First::Stream(Some(done))
                     } else {
                         First::Done(done)
                     });
                 }
+                if accepts.events && outlet.is_stream() {
+                    return Poll::Ready(First::Stream(None));
+                }
                 if outlet.is_empty() {
                     break;
-                }
-                if accepts.events {
-                    return Poll::Ready(First::Stream(None));
                 }
                 // A client that takes only JSON gets the answer and loses what precedes it.
                 while outlet.try_next().is_some() {}

@@ -249,6 +249,12 @@ impl<'a> Collect<'a> {
             CallEvent::Progress(text) => self.forward(Event::Progress(text)).await,
             CallEvent::Notification(message) => self.forward(Event::Notified(message)).await,
             CallEvent::Ask(ask) => self.ask(ask).await,
+            // Older clients do not know events without data.
+            CallEvent::Streaming => {
+                if self.cx.standing && self.cx.session.version() >= ProtocolVersion::V2025_11_25 {
+                    self.outlet.begin_stream();
+                }
+            }
         }
     }
 

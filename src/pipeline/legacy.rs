@@ -130,10 +130,11 @@ fn many(
     }
     route.metrics.batch_elements.observe(elements.len() as f64);
     let metrics = Arc::clone(&route.metrics);
+    let kept = kept(&session);
     let cx = Arc::new(context(pipeline, route, inbound, session));
     let outlet = Arc::new(Outlet::default());
     let future = Box::pin(batch::run_mcp(cx, elements, Arc::clone(&outlet)));
-    Reply::Run(Run { future, outlet, on_hangup: OnHangup::Continue, metrics })
+    Reply::Run(Run { future, outlet, on_hangup: OnHangup::Continue, session: kept, metrics })
 }
 
 fn run_one(
@@ -144,11 +145,17 @@ fn run_one(
     message: Message,
 ) -> Reply {
     let metrics = Arc::clone(&route.metrics);
+    let kept = kept(&session);
     let cx = context(pipeline, route, inbound, session);
     let outlet = Arc::new(Outlet::default());
     let own = Arc::clone(&outlet);
     let future = Box::pin(async move { mcp::request(&cx, &message, &own, None).await });
-    Reply::Run(Run { future, outlet, on_hangup: OnHangup::Continue, metrics })
+    Reply::Run(Run { future, outlet, on_hangup: OnHangup::Continue, session: kept, metrics })
+}
+
+/// The session, when it outlives the exchange.
+fn kept((session, standing): &(Arc<Session>, bool)) -> Option<Arc<Session>> {
+    standing.then(|| Arc::clone(session))
 }
 
 /// A notification of the client.
@@ -434,11 +441,15 @@ pub(super) fn open_stream(
         Ok(session) => session,
         Err(reply) => return reply,
     };
-    if inbound.headers.contains_key("last-event-id") {
-        // Streams are not kept for replay: a fresh one of live events.
-        route.metrics.unreplayable.inc();
+    let mut resumed = None;
+    if let Some(id) = inbound.headers.get("last-event-id") {
+        resumed = id.to_str().ok().and_then(|id| session.resume(id));
+        if resumed.is_none() {
+            // Not kept, not known, or not of this session: a fresh stream of live events (DESIGN §6).
+            route.metrics.unreplayable.inc();
+        }
     }
-    match session.open_stream() {
+    match resumed.or_else(|| session.open_stream()) {
         Some(stream) => Reply::Stream { stream, metrics: Arc::clone(&route.metrics) },
         None => Reply::empty(StatusCode::CONFLICT),
     }

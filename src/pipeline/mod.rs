@@ -48,8 +48,8 @@ pub use outlet::Outlet;
 pub use reply::{Done, OnHangup, Reply, Run};
 pub use snapshot::{Backend, McpRoute, Outside, PlainRoute, Route, Snapshot, SnapshotError};
 
-/// A standing stream of a session.
-pub use crate::session::Stream as Standing;
+/// The streams of a session, read and written.
+pub use crate::session::{Recorder, Stream as Standing};
 
 use crate::session::{Session, Sessions};
 use crate::telemetry::Metrics;

@@ -2,6 +2,7 @@
 //! it is used.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -16,6 +17,7 @@ const CAPACITY: usize = 16;
 pub struct Outlet {
     queue: Mutex<VecDeque<Chunks>>,
     freed: Notify,
+    streams: AtomicBool,
 }
 
 impl Outlet {
@@ -33,6 +35,16 @@ impl Outlet {
             }
             freed.await;
         }
+    }
+
+    /// The answer is going to be a stream, though nothing is to be sent on it yet.
+    pub(super) fn begin_stream(&self) {
+        self.streams.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the answer is going to be a stream: something waits to be sent, or will be.
+    pub fn is_stream(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) || !self.is_empty()
     }
 
     /// The next message if one waits.

@@ -43,7 +43,9 @@ pub(super) fn post(pipeline: &Arc<Pipeline>, route: Arc<PlainRoute>, inbound: In
     let pipeline = Arc::clone(pipeline);
     let cx = PlainContext { pipeline, snapshot: inbound.snapshot, route, caller };
     let outlet = Arc::new(Outlet::default());
-    let run = |future| Reply::Run(Run { future, outlet, on_hangup: OnHangup::Cancel, metrics });
+    let run = |future| {
+        Reply::Run(Run { future, outlet, on_hangup: OnHangup::Cancel, session: None, metrics })
+    };
     match body {
         Body::One(message) if message.kind() == Kind::Response => {
             let rejected = not_a_request(&message);

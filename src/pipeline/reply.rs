@@ -10,7 +10,7 @@ use super::Outlet;
 use crate::fault::Fault;
 use crate::jsonrpc::{Chunks, Id, NullId, error_response};
 use crate::mcp::Era;
-use crate::session::{SessionId, Stream};
+use crate::session::{Recorder, Session, SessionId, Stream};
 use crate::telemetry::RouteMetrics;
 
 /// What becomes of an exchange when its client goes away.
@@ -57,8 +57,17 @@ pub struct Run {
     pub outlet: Arc<Outlet>,
     /// What becomes of it when the client goes away.
     pub on_hangup: OnHangup,
+    /// The session that keeps its stream for resumption.
+    pub(super) session: Option<Arc<Session>>,
     /// Counts its stream, once it is one.
     pub metrics: Arc<RouteMetrics>,
+}
+
+impl Run {
+    /// Begins to record its stream, when its client can resume it.
+    pub fn record(&self) -> Option<Recorder> {
+        self.session.as_ref()?.record()
+    }
 }
 
 impl std::fmt::Debug for Run {

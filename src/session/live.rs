@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::outbox::{Broadcast, Outbox};
+use super::track::Track;
 use crate::config::RouteName;
-use crate::jsonrpc::{Chunks, Id, Message};
+use crate::jsonrpc::{Id, Message};
 use crate::mcp::{ClientCaps, ListKind, ProtocolVersion};
 
 /// The unguessable name of a session: 128 random bits in hex.
@@ -62,20 +62,21 @@ pub struct NewSession {
 const MAX_LINKS: usize = 256;
 /// Most questions to one client at once.
 const MAX_ASKS: usize = 64;
-/// Most standing streams of one session.
-const MAX_STREAMS: usize = 8;
 
 #[derive(Debug, Default)]
-struct Inner {
+pub(super) struct Inner {
     log_rank: Option<u8>,
     calls: Vec<(u64, Id, oneshot::Sender<()>)>,
     asks: HashMap<u64, oneshot::Sender<Message>>,
-    streams: Vec<Arc<Outbox>>,
-    /// Kinds of lists that changed while no stream was open.
-    missed: Vec<ListKind>,
+    /// Streams that can be read or resumed, oldest first.
+    pub(super) tracks: VecDeque<Arc<Track>>,
+    /// Those of them that take what belongs to no request.
+    pub(super) standing: Vec<Arc<Track>>,
+    /// Kinds of lists that changed while there was no standing stream.
+    pub(super) missed: Vec<ListKind>,
     /// Links that results showed, newest last: URI and upstream.
     links: VecDeque<(Arc<str>, usize)>,
-    ended: bool,
+    pub(super) ended: bool,
 }
 
 /// One legacy session.
@@ -89,7 +90,7 @@ pub struct Session {
     used: AtomicU64,
     epoch: Instant,
     in_use: AtomicU32,
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
 }
 
 impl Session {
@@ -162,11 +163,34 @@ impl Session {
             .saturating_sub(Duration::from_millis(self.used.load(Ordering::Relaxed)))
     }
 
+    /// A number that is used once in this session.
+    pub(super) fn mint(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Tells event ids of this session from those of others.
+    pub(super) fn tag(&self) -> u32 {
+        u32::from_str_radix(self.id.0.get(..8).unwrap_or_default(), 16)
+            .unwrap_or_default()
+            .reverse_bits()
+    }
+
+    /// Something begins to use it.
+    pub(super) fn enter(&self) {
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Something has ended to use it.
+    pub(super) fn leave(&self) {
+        self.in_use.fetch_sub(1, Ordering::Relaxed);
+        self.touch();
+    }
+
     /// Registers a request, so that the client can cancel it. Two requests under one id are both served.
     pub fn open_call(self: &Arc<Self>, id: Id) -> OpenCall {
         let (cancel, cancelled) = oneshot::channel();
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.in_use.fetch_add(1, Ordering::Relaxed);
+        let number = self.mint();
+        self.enter();
         let mut inner = self.inner.lock();
         if !inner.ended {
             inner.calls.push((number, id, cancel));
@@ -194,7 +218,7 @@ impl Session {
     /// Mints the id of a question to the client; `None` when too many are open.
     pub fn open_ask(self: &Arc<Self>) -> Option<Ask> {
         let (reply, answer) = oneshot::channel();
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.mint();
         let mut inner = self.inner.lock();
         if inner.ended || inner.asks.len() >= MAX_ASKS {
             return None;
@@ -209,49 +233,6 @@ impl Session {
         let number = answer.id().and_then(|id| id.as_number());
         let waiter = number.and_then(|number| self.inner.lock().asks.remove(&number));
         waiter.is_some_and(|waiter| waiter.send(answer).is_ok())
-    }
-
-    /// Opens a standing stream (GET). Changes that nobody could be told of come first. `None` when there are too
-    /// many, or the session has ended.
-    pub fn open_stream(self: &Arc<Self>) -> Option<Stream> {
-        let outbox = Arc::new(Outbox::default());
-        let mut inner = self.inner.lock();
-        inner.streams.retain(|stream| stream.is_open());
-        if inner.ended || inner.streams.len() >= MAX_STREAMS {
-            return None;
-        }
-        for kind in std::mem::take(&mut inner.missed) {
-            outbox.push(&Broadcast::ListChanged(kind));
-        }
-        inner.streams.push(Arc::clone(&outbox));
-        drop(inner);
-        self.in_use.fetch_add(1, Ordering::Relaxed);
-        Some(Stream { session: Arc::clone(self), outbox })
-    }
-
-    /// Ends the standing streams once what waits is written.
-    pub fn close_streams(&self) {
-        let streams = std::mem::take(&mut self.inner.lock().streams);
-        for stream in streams {
-            stream.close();
-        }
-    }
-
-    /// Sends a message to exactly one of the standing streams, the newest. Without one, list changes are
-    /// remembered and anything else is dropped.
-    pub fn publish(&self, broadcast: &Broadcast) {
-        let mut inner = self.inner.lock();
-        while let Some(stream) = inner.streams.last() {
-            if stream.push(broadcast) {
-                return;
-            }
-            inner.streams.pop();
-        }
-        if let Broadcast::ListChanged(kind) = broadcast
-            && !inner.missed.contains(kind)
-        {
-            inner.missed.push(*kind);
-        }
     }
 
     /// Remembers which upstream showed a link to this URI.
@@ -279,7 +260,8 @@ impl Session {
     pub(super) fn end(&self) {
         let mut inner = self.inner.lock();
         inner.ended = true;
-        let streams = std::mem::take(&mut inner.streams);
+        let streams = std::mem::take(&mut inner.tracks);
+        inner.standing.clear();
         let calls = std::mem::take(&mut inner.calls);
         let asks = std::mem::take(&mut inner.asks);
         drop(inner);
@@ -308,8 +290,7 @@ impl OpenCall {
 impl Drop for OpenCall {
     fn drop(&mut self) {
         self.session.inner.lock().calls.retain(|(number, _, _)| *number != self.number);
-        self.session.in_use.fetch_sub(1, Ordering::Relaxed);
-        self.session.touch();
+        self.session.leave();
     }
 }
 
@@ -336,28 +317,5 @@ impl Ask {
 impl Drop for Ask {
     fn drop(&mut self) {
         self.session.inner.lock().asks.remove(&self.number);
-    }
-}
-
-/// A standing stream; dropping it closes it.
-#[derive(Debug)]
-pub struct Stream {
-    session: Arc<Session>,
-    outbox: Arc<Outbox>,
-}
-
-impl Stream {
-    /// The next message; `None` when the stream is to end. Cancel-safe.
-    pub async fn next(&self) -> Option<Chunks> {
-        self.outbox.next().await
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.outbox.close();
-        self.session.inner.lock().streams.retain(|stream| !Arc::ptr_eq(stream, &self.outbox));
-        self.session.in_use.fetch_sub(1, Ordering::Relaxed);
-        self.session.touch();
     }
 }

@@ -3,10 +3,13 @@
 //! A session lives from `initialize` to DELETE, idle expiry or shutdown; an open stream or call counts as
 //! use. It knows no upstream: what an upstream must be told when a session ends, the pipeline does.
 
+mod broadcast;
 mod live;
-mod outbox;
+mod stream;
 mod table;
+mod track;
 
-pub use live::{Ask, NewSession, OpenCall, Session, SessionId, Stream};
-pub use outbox::Broadcast;
+pub use broadcast::Broadcast;
+pub use live::{Ask, NewSession, OpenCall, Session, SessionId};
+pub use stream::{Recorder, Stream};
 pub use table::{Full, Sessions};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 
@@ -96,8 +96,12 @@ impl Sessions {
         removed.is_some()
     }
 
-    /// Ends the expired ones and returns them.
+    /// Ends the expired ones and returns them; forgets what is too old to be replayed.
     pub fn sweep(&self) -> Vec<Arc<Session>> {
+        let now = Instant::now();
+        for entry in &self.map {
+            entry.value().age(now);
+        }
         let mut expired = self.collect(|session| session.idle() > self.idle_timeout);
         expired.retain(|session| self.end(session));
         expired
@@ -211,16 +215,69 @@ mod tests {
         let session = Sessions::new(1, Duration::from_secs(60)).open(opened()).unwrap();
         session.publish(&Broadcast::ListChanged(ListKind::Tools));
         session.publish(&Broadcast::Message(Bytes::from_static(b"lost")));
-        let old = session.open_stream().unwrap();
-        let new = session.open_stream().unwrap();
-        let first = old.next().await.unwrap().into_bytes();
+        let mut old = session.open_stream().unwrap();
+        let mut new = session.open_stream().unwrap();
+        let first = old.next().await.unwrap().1.into_bytes();
         assert!(first.ends_with(br#"notifications/tools/list_changed"}"#));
         session.publish(&Broadcast::Message(Bytes::from_static(b"one")));
-        assert_eq!(new.next().await.unwrap().into_bytes(), "one");
+        assert_eq!(new.next().await.unwrap().1.into_bytes(), "one");
         let nothing = tokio::time::timeout(Duration::ZERO, old.next());
         assert!(nothing.await.is_err());
         drop(new);
         session.publish(&Broadcast::Message(Bytes::from_static(b"two")));
-        assert_eq!(old.next().await.unwrap().into_bytes(), "two");
+        assert_eq!(old.next().await.unwrap().1.into_bytes(), "two");
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_resumed_behind_the_event_that_was_seen_and_only_in_its_session() {
+        let sessions = Sessions::new(2, Duration::from_secs(60));
+        let (session, other) = (sessions.open(opened()).unwrap(), sessions.open(opened()).unwrap());
+        let text = |text: &'static str| Broadcast::Message(Bytes::from_static(text.as_bytes()));
+        let mut stream = session.open_stream().unwrap();
+        let primed = stream.priming().unwrap();
+        session.publish(&text("1"));
+        session.publish(&text("2"));
+        let (seen, _) = stream.next().await.unwrap();
+        drop(stream);
+        session.publish(&text("3"));
+        assert!(other.resume(&seen).is_none());
+        for unknown in ["", "zzz", "1-2-3", "00000000-1-1", &format!("{seen}-1"), &seen[1..]] {
+            assert!(session.resume(unknown).is_none(), "{unknown}");
+        }
+        let mut resumed = session.resume(&seen).unwrap();
+        for expected in ["2", "3"] {
+            assert_eq!(resumed.next().await.unwrap().1.into_bytes(), expected);
+        }
+        session.publish(&text("4"));
+        assert_eq!(resumed.next().await.unwrap().1.into_bytes(), "4");
+        let mut whole = session.resume(&primed).unwrap();
+        assert_eq!(whole.next().await.unwrap().1.into_bytes(), "1");
+        assert!(resumed.next().await.is_none(), "it is read elsewhere");
+    }
+
+    #[tokio::test]
+    async fn the_answer_of_a_request_waits_for_a_client_that_comes_back() {
+        let session = Sessions::new(1, Duration::from_secs(60)).open(opened()).unwrap();
+        let recorder = session.record().unwrap();
+        let seen = recorder.sent(&Bytes::from_static(b"progress").into());
+        recorder.left_alone();
+        recorder.kept(&Bytes::from_static(b"answer").into());
+        drop(recorder);
+        let mut resumed = session.resume(&seen).unwrap();
+        assert_eq!(resumed.next().await.unwrap().1.into_bytes(), "answer");
+        assert!(resumed.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_waits_on_a_stream_without_reader_is_told_on_the_next_one_once() {
+        let session = Sessions::new(1, Duration::from_secs(60)).open(opened()).unwrap();
+        drop(session.open_stream().unwrap());
+        session.publish(&Broadcast::Message(Bytes::from_static(b"1")));
+        let mut stream = session.open_stream().unwrap();
+        assert_eq!(stream.next().await.unwrap().1.into_bytes(), "1");
+        drop(stream);
+        let mut stream = session.open_stream().unwrap();
+        let nothing = tokio::time::timeout(Duration::ZERO, stream.next());
+        assert!(nothing.await.is_err());
     }
 }

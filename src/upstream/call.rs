@@ -89,6 +89,8 @@ pub enum CallEvent {
     Notification(Message),
     /// The upstream asks: sampling, elicitation, roots. (`ping` is answered by the link itself.)
     Ask(Ask),
+    /// The upstream has opened a stream that can be resumed, though nothing was sent on it yet: it may take long.
+    Streaming,
 }
 
 /// A question of an upstream. Dropping it refuses it.

@@ -6,4 +6,4 @@ mod sse;
 mod tests;
 
 pub use lines::{Line, LineDecoder, to_line};
-pub use sse::{KEEP_ALIVE, SseDecoder, SseError, SseEvent, encode_event};
+pub use sse::{KEEP_ALIVE, SseDecoder, SseError, SseEvent, encode_event, encode_priming};

@@ -245,6 +245,12 @@ pub fn encode_event(id: Option<&str>, data: &Chunks) -> Bytes {
     text.into()
 }
 
+/// An event without data that begins a stream: its id to resume from, and how long to wait before (MCP 2025-11-25,
+/// transports).
+pub fn encode_priming(id: &str, retry_millis: u64) -> Bytes {
+    format!("id: {id}\nretry: {retry_millis}\ndata: \n\n").into()
+}
+
 /// Writes one slice of the data; CRLF is one break, also when a slice ends between the two.
 fn push_data(text: &mut Vec<u8>, slice: &[u8], after_cr: &mut bool) {
     let mut rest = slice;

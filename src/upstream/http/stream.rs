@@ -161,6 +161,9 @@ impl<'a> Answers<'a> {
             self.retry = event.retry;
         }
         if event.id.is_some() {
+            if self.last_id.is_none() && event.data.is_empty() {
+                let _ = self.call.events.try_send(CallEvent::Streaming);
+            }
             self.last_id = event.id;
             self.resumes = 0;
         }
