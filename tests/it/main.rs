@@ -17,6 +17,7 @@ mod limits;
 mod mcp;
 mod metrics;
 mod peers;
+mod resume;
 mod seen;
 mod sessions;
 mod stdio;

@@ -289,6 +289,7 @@ async fn an_idle_stream_gets_comments_between_events() {
         Setup::new().server("keep_alive = \"500ms\"").fake("up", &up).mcp(&["up"]).start().await;
     let client = gateway.mcp().await;
     let mut stream = client.stream().await;
+    assert!(stream.next_block().await.unwrap().data.is_empty(), "it begins with an id");
     for _ in 0..2 {
         assert!(stream.next_block().await.unwrap().comment, "C014: the GET stream");
     }
