@@ -160,9 +160,14 @@ async fn changes_are_reported_and_merge_while_nobody_listens() {
     assert_eq!(lists, [tools, prompts, tools, prompts, tools, prompts]);
     assert!(far.notices.try_recv().is_err());
     assert_eq!(far.stray(), 1);
-    far.send(changed("resources")).await;
-    let kind = far.notices.recv().await.unwrap().kind;
-    assert!(matches!(kind, NoticeKind::ListChanged(ListKind::Resources)));
+    // What waited is not taken for what comes now.
+    for list in ["tools", "resources"] {
+        far.send(changed(list)).await;
+        let kind = far.notices.recv().await.unwrap().kind;
+        assert!(
+            matches!(kind, NoticeKind::ListChanged(told) if told.method() == format!("{list}/list"))
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
