@@ -29,6 +29,10 @@ struct Table {
     last: u64,
     /// In the order in which they began.
     waiting: BTreeMap<u64, Waiting>,
+    /// Calls that nobody waits for any more though the upstream may still work on them.
+    abandoned: BTreeMap<u64, Abandoned>,
+    /// Until when more calls than are kept may have been abandoned.
+    crowded: Option<Instant>,
     /// Why nothing can be called any more.
     closed: Option<Arc<str>>,
 }
@@ -39,6 +43,16 @@ struct Waiting {
     inbox: Inbox,
     reply: oneshot::Sender<Reply>,
 }
+
+/// Until when the upstream may still speak of a call that was cancelled.
+#[derive(Clone, Copy, Debug)]
+struct Abandoned {
+    caller: CallerId,
+    until: Instant,
+}
+
+/// Most abandoned calls that are kept apart.
+const MAX_ABANDONED: usize = 1024;
 
 /// Which of several calls of one caller an unassociated message is given to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +87,15 @@ impl Pending {
         let id = table.last;
         table.waiting.insert(id, Waiting { caller, inbox, reply });
         drop(table);
-        Ok(Slot { id, answer, pulse, pending: Arc::clone(self) })
+        Ok(Slot { id, answer, pulse, linger: None, pending: Arc::clone(self) })
     }
 
     /// Hands a reply to its call; `false` if nobody waits for it (too late, twice, or never ours).
     pub(super) fn settle(&self, id: u64, reply: Reply) -> bool {
-        let waiting = self.0.lock().waiting.remove(&id);
+        let mut table = self.0.lock();
+        table.abandoned.remove(&id);
+        let waiting = table.waiting.remove(&id);
+        drop(table);
         waiting.is_some_and(|waiting| waiting.reply.send(reply).is_ok())
     }
 
@@ -88,9 +105,13 @@ impl Pending {
     }
 
     /// The call that a message without association belongs to (MCP digest §19.8): all calls in flight must
-    /// be of one caller. Calls of the gateway itself neither receive such a message nor stand in its way.
-    pub(super) fn associate(&self, pick: Pick) -> Option<Inbox> {
-        let table = self.0.lock();
+    /// be of one caller. Calls of the gateway itself neither receive such a message nor stand in its way. A call that
+    /// was cancelled but not answered stands in the way of other callers: the message may come from it.
+    pub(super) fn associate(&self, pick: Pick, now: Instant) -> Option<Inbox> {
+        let mut table = self.0.lock();
+        if !table.abandoned.is_empty() {
+            table.abandoned.retain(|_, abandoned| abandoned.until > now);
+        }
         let mut clients =
             table.waiting.values().filter(|waiting| waiting.caller != CallerId::GATEWAY);
         let oldest = clients.next()?;
@@ -100,6 +121,10 @@ impl Pending {
                 return None;
             }
             newest = waiting;
+        }
+        let foreign = table.abandoned.values().any(|abandoned| abandoned.caller != oldest.caller);
+        if foreign || table.crowded.is_some_and(|until| until > now) {
+            return None;
         }
         Some(match pick {
             Pick::Oldest => oldest.inbox.clone(),
@@ -142,12 +167,40 @@ pub(super) struct Slot {
     pub(super) answer: oneshot::Receiver<Reply>,
     /// Its signs of life.
     pub(super) pulse: Arc<Pulse>,
+    /// How long the upstream may go on speaking of the call once nobody waits for it.
+    linger: Option<Duration>,
     pending: Arc<Pending>,
+}
+
+impl Slot {
+    /// The request is on its way: from now on the upstream may work on it, and when nobody waits any more, for as
+    /// long as that beyond it, unless it answers.
+    pub(super) fn sent(&mut self, linger: Duration) {
+        self.linger = Some(linger);
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.pending.0.lock().waiting.remove(&self.id);
+        let mut table = self.pending.0.lock();
+        let Some(waiting) = table.waiting.remove(&self.id) else { return };
+        if let Some(linger) = self.linger
+            && waiting.caller != CallerId::GATEWAY
+        {
+            table.abandon(self.id, waiting.caller, later(Instant::now(), linger));
+        }
+    }
+}
+
+impl Table {
+    /// Keeps who cancelled a call, in bounded room.
+    fn abandon(&mut self, id: u64, caller: CallerId, until: Instant) {
+        self.abandoned.insert(id, Abandoned { caller, until });
+        if self.abandoned.len() > MAX_ABANDONED
+            && let Some((_, dropped)) = self.abandoned.pop_first()
+        {
+            self.crowded = self.crowded.max(Some(dropped.until));
+        }
     }
 }
 

@@ -115,7 +115,7 @@ async fn silence_begins_anew_with_progress_and_stands_still_during_a_question() 
 fn what_has_no_association_goes_to_the_only_caller_or_to_nobody() {
     let pending = Arc::new(Pending::default());
     let picked = |pick| {
-        pending.associate(pick).map(|inbox| {
+        pending.associate(pick, Instant::now()).map(|inbox| {
             let waits = |id: &u64| Arc::ptr_eq(&pending.inbox(*id).unwrap().pulse, &inbox.pulse);
             (1..10).filter(|id| pending.inbox(*id).is_some()).find(waits).unwrap()
         })

@@ -164,12 +164,13 @@ impl Channel {
             return Err(self.ctx.protocol("only a request can be called"));
         }
         let start = Instant::now();
-        let slot = self
+        let mut slot = self
             .pending
             .open(call.caller, call.token(), call.events.clone(), start)
             .map_err(|why| self.ctx.closed(false, &*why))?;
         let id = slot.id;
         self.post(&call.text(id))?;
+        slot.sent(call.timeout);
         // What was sent is not needed any more; a large one would be held until the answer.
         let OutCall { timeout, max_timeout, events, .. } = call;
         let mut recall = Recall { channel: self, id, reason: Some("the client hung up") };

@@ -124,7 +124,7 @@ impl Channel {
                         None => self.ctx.metrics.stray.inc(),
                     };
                 }
-                if let Some(inbox) = self.pending.associate(Pick::Oldest) {
+                if let Some(inbox) = self.pending.associate(Pick::Oldest, Instant::now()) {
                     if !inbox.notify(message) {
                         self.ctx.metrics.stray.inc();
                     }
@@ -195,7 +195,7 @@ impl Channel {
         if !self.ctx.caps.allows(message.method()) {
             return self.refuse(&id, METHOD_NOT_FOUND);
         }
-        let Some(inbox) = self.pending.associate(Pick::Newest) else {
+        let Some(inbox) = self.pending.associate(Pick::Newest, Instant::now()) else {
             return self.answer(&refused().response(&id));
         };
         let (ask, replied) = Ask::new(message);

@@ -73,6 +73,42 @@ async fn a_question_is_never_put_to_a_guess() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_may_come_from_a_cancelled_call_reaches_no_other_caller() {
+    let mut far = Far::new();
+    let cancelled = far.begin(1).await;
+    let id = cancelled.id;
+    cancelled.task.abort();
+    assert_eq!(far.line().await["method"], "notifications/cancelled");
+    // The upstream has not answered it: what it says now may be about that call.
+    let mut running = far.begin(2).await;
+    far.send(json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": {} })).await;
+    ask_for(&mut far, json!(1), "sampling/createMessage").await;
+    assert_eq!(code(&far.line().await), -32602);
+    assert!(running.events.try_recv().is_err());
+    // Once it has, only one call is left.
+    far.answer(id, json!({})).await;
+    ask_for(&mut far, json!(2), "sampling/createMessage").await;
+    drop(asked(&mut running).await);
+    assert_eq!(code(&far.line().await), -32602);
+    // An upstream that does not answer is not waited for for ever; nor does it matter to the same caller.
+    far.begin(2).await.task.abort();
+    far.line().await;
+    ask_for(&mut far, json!(3), "sampling/createMessage").await;
+    drop(asked(&mut running).await);
+    far.line().await;
+    far.begin(3).await.task.abort();
+    far.line().await;
+    ask_for(&mut far, json!(4), "sampling/createMessage").await;
+    assert_eq!(code(&far.line().await), -32602);
+    running.task.abort();
+    far.line().await;
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let mut running = far.begin(2).await;
+    ask_for(&mut far, json!(5), "sampling/createMessage").await;
+    let _open = asked(&mut running).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn ping_is_answered_and_what_was_not_declared_is_not_there() {
     let mut far = Far::new();
     let _running = far.begin(1).await;
