@@ -62,6 +62,10 @@ pub(super) fn null_id(version: ProtocolVersion) -> NullId {
 impl Drop for Context {
     fn drop(&mut self) {
         if !self.standing {
+            self.pipeline.sessions.end(&self.session);
+        }
+        // A session may end while its requests still fetch lists and open links for it.
+        if self.session.has_ended() {
             self.pipeline.forget_session(&self.route, self.session.number());
         }
     }

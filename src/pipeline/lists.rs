@@ -19,6 +19,7 @@ use crate::catalog::{Item, Listing, Merged, Naming, Source, merge, parse_page};
 use crate::config::Isolation;
 use crate::jsonrpc::{Answer, Member, Message};
 use crate::mcp::{ClientCaps, ListKind};
+use crate::session::Session;
 use crate::telemetry::ToolMetrics;
 use crate::upstream::{CallError, CallerId, LinkKey, LinkScope, OutCall};
 
@@ -56,6 +57,8 @@ pub(super) struct View {
 /// The list of one kind of one upstream for one audience.
 #[derive(Debug, Default)]
 struct Cell {
+    /// Whose list it is, where it is that of one session only.
+    owner: Option<Arc<Session>>,
     state: Mutex<State>,
     finished: Notify,
 }
@@ -160,7 +163,7 @@ impl Lists {
         }
         let mut settled = true;
         for index in 0..cx.route.backends.len() {
-            let cell = self.cell(index, audience, kind);
+            let cell = self.cell(cx, index, audience, kind);
             if cell.state.lock().is_stale() {
                 settled = false;
                 start(&cx.pipeline, &cx.route, (index, audience, kind), &cell);
@@ -189,7 +192,7 @@ impl Lists {
             return self.for_lookup(cx, kind).await;
         }
         let waits = route.backends.iter().enumerate().map(|(index, backend)| {
-            let cell = self.cell(index, audience, kind);
+            let cell = self.cell(cx, index, audience, kind);
             let owns = Naming::can_own(backend.upstream.name().as_str(), name);
             async move {
                 if owns {
@@ -317,7 +320,7 @@ impl Lists {
         }
         let epoch = self.epoch.load(Ordering::Relaxed);
         let waits = cx.route.backends.iter().enumerate().map(|(index, backend)| {
-            let cell = self.cell(index, audience, kind);
+            let cell = self.cell(cx, index, audience, kind);
             async move {
                 settle(cx, (index, audience, kind), &cell, backend.config().list_timeout).await;
                 cell
@@ -393,7 +396,13 @@ impl Lists {
         }
     }
 
-    fn cell(&self, upstream: usize, audience: Audience, kind: ListKind) -> Arc<Cell> {
+    fn cell(&self, cx: &Context, upstream: usize, audience: Audience, kind: ListKind) -> Arc<Cell> {
+        let owner = || audience.session.map(|_| Arc::clone(&cx.session));
+        let entry = self.cells.entry((upstream, audience, kind));
+        Arc::clone(&entry.or_insert_with(|| Arc::new(Cell { owner: owner(), ..Cell::default() })))
+    }
+
+    fn own_cell(&self, upstream: usize, audience: Audience, kind: ListKind) -> Arc<Cell> {
         Arc::clone(&self.cells.entry((upstream, audience, kind)).or_default())
     }
 }
@@ -480,8 +489,15 @@ fn start(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, key: CellKey, cell: &A
         }
         state.running = true;
     }
-    let task = refresh(Arc::clone(pipeline), Arc::clone(route), key, Arc::clone(cell));
-    pipeline.tasks.spawn(task);
+    let (pipeline, route, cell) = (Arc::clone(pipeline), Arc::clone(route), Arc::clone(cell));
+    let tasks = pipeline.tasks.clone();
+    tasks.spawn(async move {
+        refresh(&pipeline, &route, key, &cell).await;
+        // It may have opened what was let go of meanwhile.
+        if let Some(owner) = cell.owner.as_ref().filter(|owner| owner.has_ended()) {
+            pipeline.forget_session(&route, owner.number());
+        }
+    });
 }
 
 /// Marks the refresh as over even when its task is dropped.
@@ -494,10 +510,10 @@ impl Drop for Running<'_> {
     }
 }
 
-async fn refresh(pipeline: Arc<Pipeline>, route: Arc<McpRoute>, key: CellKey, cell: Arc<Cell>) {
+async fn refresh(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, key: CellKey, cell: &Cell) {
     let (index, audience, kind) = key;
     let backend = &route.backends[index];
-    let running = Running(&cell);
+    let running = Running(cell);
     loop {
         let target = cell.state.lock().wanted;
         let link = link(backend, audience);
@@ -539,7 +555,7 @@ async fn refresh(pipeline: Arc<Pipeline>, route: Arc<McpRoute>, key: CellKey, ce
         }
         drop(running);
         if tell {
-            hub::tell(&pipeline, &route, kind, audience.session);
+            hub::tell(pipeline, route, kind, audience.session);
         }
         return;
     }
@@ -648,7 +664,7 @@ async fn warm_one(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, index: usize)
     }
     for kind in ListKind::ALL {
         let key = (index, audience, kind);
-        start(pipeline, route, key, &route.lists.cell(index, audience, kind));
+        start(pipeline, route, key, &route.lists.own_cell(index, audience, kind));
     }
 }
 

@@ -1,9 +1,11 @@
 //! Sessions towards HTTP upstreams: opened when needed, re-opened unseen, ended.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use crate::fake::{Call, Fake};
 use crate::gateway::Setup;
@@ -152,6 +154,35 @@ async fn an_upstream_session_ends_with_the_last_client_session_that_used_it() {
         ended.any(|r| r.header("mcp-session-id") == Some(&used))
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_list_that_is_fetched_while_its_session_ends_leaves_no_upstream_session() {
+    // One for the gateway's own session; what is opened after it waits.
+    let gate = Arc::new(Semaphore::new(1));
+    let waits = Arc::clone(&gate);
+    let up = Fake::mcp(["x"])
+        .on("notifications/initialized", move |call: Call| {
+            let gate = Arc::clone(&waits);
+            async move {
+                gate.acquire().await.unwrap().forget();
+                call.out.full(202, &[], "").await;
+            }
+        })
+        .start()
+        .await;
+    let gateway =
+        Setup::new().fake_with("up", &up, "isolation = \"session\"").mcp(&["up"]).start().await;
+    up.until_count("tools/list", 1).await;
+    let client = gateway.mcp().await;
+    let list = client.request("tools/list", json!({}));
+    let end = async {
+        up.until_count("notifications/initialized", 2).await;
+        client.delete().await;
+        gate.add_permits(100);
+    };
+    tokio::join!(list, end);
+    up.until("one session: the gateway's own", |core| core.sessions() == 1).await;
 }
 
 #[tokio::test]
