@@ -36,10 +36,14 @@ type Answer = Response<OutBody>;
 /// Serves one request.
 pub(super) async fn serve(connection: &Connection, request: Request<Incoming>) -> Answer {
     let snapshot = connection.pipeline.snapshot();
-    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str));
+    let host = host(&request);
     let origin = request.headers().get(ORIGIN).cloned();
-    let origin_text = origin.as_ref().map(|origin| origin.to_str().unwrap_or_default());
+    // Which of several counts is for nobody to choose: they are as good as one that is not allowed.
+    let single = request.headers().get_all(ORIGIN).iter().count() < 2;
+    let origin_text = origin.as_ref().map(|origin| match origin.to_str() {
+        Ok(text) if single => text,
+        _ => "",
+    });
     if let Err(refused) = snapshot.origin.check(host, origin_text, connection.local) {
         let fault = Fault::new(Reason::Forbidden, refused.to_string());
         return message(StatusCode::FORBIDDEN, error_text(&fault));
@@ -52,6 +56,17 @@ pub(super) async fn serve(connection: &Connection, request: Request<Incoming>) -
         cors::allow(answer.headers_mut(), &origin);
     }
     answer
+}
+
+/// Which host a request is for: the authority of its target, if that has one, else its only `Host` (RFC 9112 §3.2).
+fn host<T>(request: &Request<T>) -> Option<&str> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let only = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().ok(),
+        (None, _) => None,
+        (Some(_), Some(_)) => return None,
+    };
+    request.uri().authority().map(http::uri::Authority::as_str).or(only)
 }
 
 async fn dispatch(
@@ -121,7 +136,14 @@ async fn post(
             );
             return message(StatusCode::PAYLOAD_TOO_LARGE, error_text(&fault));
         }
-        Err(intake::Unread::TimedOut | intake::Unread::Broken) => {
+        Err(intake::Unread::Broken) => {
+            let fault = Fault::new(
+                Reason::InvalidRequest,
+                "Bad Request: the body is broken off or malformed",
+            );
+            return message(StatusCode::BAD_REQUEST, error_text(&fault));
+        }
+        Err(intake::Unread::TimedOut) => {
             let fault = Fault::new(Reason::InvalidRequest, "the body did not arrive in time");
             return message(StatusCode::REQUEST_TIMEOUT, error_text(&fault));
         }

@@ -15,7 +15,7 @@ pub(super) enum Unread {
     TooLarge,
     /// The client paused too long.
     TimedOut,
-    /// The client broke it off.
+    /// The client broke it off, or it is framed wrongly.
     Broken,
 }
 
@@ -72,11 +72,17 @@ async fn next(body: &mut Incoming, pause: Duration) -> Result<Option<Bytes>, Unr
 /// Most bytes of a refused body that are read so that the client gets to see the answer.
 const DRAINED: usize = 16 << 20;
 
-/// Reads what is left of a refused body, up to a limit.
+/// Longest time that a refused body is read: a client that drips it keeps nothing waiting, shutdown least of all.
+const DRAINING: Duration = Duration::from_secs(4);
+
+/// Reads what is left of a refused body, up to a limit of size and time.
 pub(super) async fn drain(mut body: Incoming) {
     let mut left = DRAINED;
-    while let Ok(Some(data)) = next(&mut body, Duration::from_secs(2)).await {
-        let Some(rest) = left.checked_sub(data.len()) else { return };
-        left = rest;
-    }
+    let read = async {
+        while let Ok(Some(data)) = next(&mut body, Duration::from_secs(2)).await {
+            let Some(rest) = left.checked_sub(data.len()) else { return };
+            left = rest;
+        }
+    };
+    let _ = tokio::time::timeout(DRAINING, read).await;
 }

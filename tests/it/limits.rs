@@ -290,6 +290,78 @@ async fn slow_heads_and_idle_connections_are_closed() {
 }
 
 #[tokio::test]
+async fn a_request_that_names_two_hosts_or_origins_is_judged_by_none_of_them() {
+    let up = Fake::mcp(["x"]).start().await;
+    let gateway = Setup::new().fake("up", &up).mcp(&["up"]).start().await;
+    let body = request(0, "initialize", &hello(NEWEST, &json!({})));
+    let own = gateway.addr();
+    for (target, headers, status) in [
+        ("/mcp".to_owned(), format!("host: {own}\r\n"), "200"),
+        (format!("http://{own}/mcp"), format!("host: {own}\r\n"), "200"),
+        // The target's authority counts, not the header (RFC 9112 §3.2.2).
+        ("http://evil.example/mcp".to_owned(), format!("host: {own}\r\n"), "403"),
+        (format!("http://{own}/mcp"), "host: evil.example\r\n".to_owned(), "200"),
+        ("/mcp".to_owned(), format!("host: {own}\r\nhost: evil.example\r\n"), "403"),
+        (
+            "/mcp".to_owned(),
+            format!("host: {own}\r\norigin: http://localhost\r\norigin: https://evil.example\r\n"),
+            "403",
+        ),
+    ] {
+        let text = format!(
+            "POST {target} HTTP/1.1\r\n{headers}content-type: application/json\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = gateway.http().raw(text.as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{target} {headers}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_framed_wrongly_is_a_bad_request() {
+    let up = Fake::mcp(["x"]).start().await;
+    let gateway = Setup::new().fake("up", &up).mcp(&["up"]).start().await;
+    for size in ["zz", "fffffffffffffffff"] {
+        let text = format!(
+            "POST /mcp HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
+             transfer-encoding: chunked\r\n\r\n{size}\r\nhello\r\n0\r\n\r\n",
+            gateway.addr()
+        );
+        let answer = gateway.http().raw(text.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{size}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_body_that_drips_in_is_not_read_for_ever() {
+    let up = Fake::mcp(["x"]).start().await;
+    let gateway = Setup::new().fake("up", &up).mcp(&["up"]).start().await;
+    let mut socket = TcpStream::connect(gateway.addr()).await.unwrap();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nhost: {}\r\ncontent-type: text/plain\r\ncontent-length: 9999\r\n\r\n",
+        gateway.addr()
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let (mut reading, mut writing) = socket.into_split();
+    let drip = async {
+        while writing.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let mut answer = Vec::new();
+    let whole = async {
+        let _ = patient("the end of a dripping connection", reading.read_to_end(&mut answer)).await;
+    };
+    tokio::select! {
+        () = drip => {}
+        () = whole => {}
+    }
+    drop(reading);
+    assert!(String::from_utf8_lossy(&answer).starts_with("HTTP/1.1 415"));
+}
+
+#[tokio::test]
 async fn c075_origin_is_always_checked_and_host_on_loopback() {
     let up = Fake::mcp(["x"]).start().await;
     let gateway = Setup::new()
