@@ -294,9 +294,20 @@ impl Drop for Gateway {
             lines.iter().rev().take(60).rev().for_each(|line| eprintln!("{line}"));
         }
         let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
-        if let Some(group) = pid.filter(|_| self.child.id().is_some()) {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let Some(group) = pid.filter(|_| self.child.id().is_some()) else { return };
+        // Two signals end it at once, with its children, which have groups of their own.
+        for _ in 0..2 {
+            signal(self.pid, rustix::process::Signal::TERM);
+            std::thread::sleep(Duration::from_millis(5));
         }
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(5) {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
 }
 
