@@ -41,8 +41,8 @@ pub(super) struct Address {
     pub(super) port: u16,
 }
 
-/// The connections to one address: one list for each worker thread, so that a request stays on the runtime
-/// whose driver serves its connection. The last one used is used next; the others grow old and are closed.
+/// The connections to one address: one list for each worker thread and one for all others, so that a request
+/// stays on the runtime whose driver serves its connection. The last one used is used next; the others grow old and are closed.
 #[derive(Debug)]
 pub(super) struct Pool {
     address: Address,
@@ -120,14 +120,15 @@ impl Pool {
             kept: max_concurrency.clamp(KEPT, MOST_KEPT),
             metrics,
             tasks,
-            shards: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
+            shards: (0..=workers).map(|_| Mutex::default()).collect(),
             numbers: AtomicU64::new(0),
             closed: AtomicBool::new(false),
         })
     }
 
     fn shard(&self) -> &Mutex<Vec<Idle>> {
-        &self.shards[worker() % self.shards.len()]
+        let others = self.shards.len() - 1;
+        &self.shards[worker().map_or(others, |index| index.min(others))]
     }
 
     /// A waiting connection of this worker, the last one used.

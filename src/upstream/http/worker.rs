@@ -3,16 +3,15 @@
 use std::cell::Cell;
 
 thread_local! {
-    static WORKER: Cell<usize> = const { Cell::new(0) };
+    static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// Numbers the current thread; the runtime calls it once on each worker, counting from zero.
-/// Threads without a number share that of worker 0.
 pub fn set_worker(index: usize) {
-    WORKER.set(index);
+    WORKER.set(Some(index));
 }
 
-/// The number of the current thread.
-pub fn worker() -> usize {
+/// The number of the current thread; none for those that serve no requests.
+pub fn worker() -> Option<usize> {
     WORKER.get()
 }
