@@ -22,8 +22,8 @@ impl Accepts {
             for range in text.split(',').filter(|range| !range.trim().is_empty()) {
                 any = true;
                 let (media, quality) = parse_range(range);
-                consider(&mut json, specificity(&media, "application/json"), quality);
-                consider(&mut events, specificity(&media, "text/event-stream"), quality);
+                consider(&mut json, specificity(media, "application/json"), quality);
+                consider(&mut events, specificity(media, "text/event-stream"), quality);
             }
         }
         if !any {
@@ -50,16 +50,16 @@ fn specificity(range: &str, media: &str) -> Option<u8> {
     if range == "*/*" || range == "*" {
         return Some(0);
     }
-    if range == media {
+    if range.eq_ignore_ascii_case(media) {
         return Some(2);
     }
     let kind = range.strip_suffix("/*")?;
-    media.split_once('/').is_some_and(|(own, _)| own == kind).then_some(1)
+    media.split_once('/').is_some_and(|(own, _)| own.eq_ignore_ascii_case(kind)).then_some(1)
 }
 
-fn parse_range(range: &str) -> (String, f32) {
+fn parse_range(range: &str) -> (&str, f32) {
     let mut parts = range.split(';').map(str::trim);
-    let media = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let media = parts.next().unwrap_or_default();
     let quality = parts
         .filter_map(|part| part.split_once('='))
         .find(|(name, _)| name.trim().eq_ignore_ascii_case("q"))

@@ -65,6 +65,13 @@ impl OriginGuard {
     }
 
     fn serves(&self, host: &str) -> bool {
+        // The usual spellings need no parsing.
+        let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
+        let usual = matches!(name, "localhost" | "127.0.0.1" | "[::1]")
+            || self.hosts.iter().any(|known| known == name);
+        if usual && port.bytes().all(|byte| byte.is_ascii_digit()) {
+            return true;
+        }
         let host = host.to_ascii_lowercase();
         let Ok(authority) = host.parse::<http::uri::Authority>() else { return false };
         is_loopback(authority.host())
