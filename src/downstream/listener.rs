@@ -160,23 +160,33 @@ impl Accepting {
             .header_read_timeout(snapshot.server.header_timeout)
             .max_header_size(snapshot.server.max_header);
         drop(snapshot);
-        let connection = Arc::new(Connection { pipeline, peer, local: self.local });
+        let own = Arc::clone(&pipeline);
+        let connection = Arc::new(Connection { pipeline: own, peer, local: self.local });
         let service = service_fn(move |request| {
             let connection = Arc::clone(&connection);
             async move { Ok::<_, Infallible>(serve_request(&connection, request).await) }
         });
         let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let ended = tokio::select! {
-            ended = serving.as_mut() => ended,
-            () = drain.cancelled() => {
-                serving.as_mut().graceful_shutdown();
-                tokio::select! {
-                    ended = serving.as_mut() => ended,
-                    // Polled again, what still runs sees that it is cut off.
-                    () = cut.cancelled() => serving.await,
+        let (mut drained, mut cut) =
+            (std::pin::pin!(drain.cancelled()), std::pin::pin!(cut.cancelled()));
+        // Looking at a token takes locks that all connections share: `drain` is looked at once, so that it wakes
+        // this task, and then no more until the flag says so that is set before it.
+        let (mut registered, mut draining) = (false, false);
+        let ended = std::future::poll_fn(|cx| {
+            if !draining && (!registered || pipeline.is_draining()) {
+                registered = true;
+                draining = drained.as_mut().poll(cx).is_ready();
+                if draining {
+                    serving.as_mut().graceful_shutdown();
                 }
             }
-        };
+            if draining {
+                // Polled again, what still runs sees that it is cut off.
+                let _ = cut.as_mut().poll(cx);
+            }
+            serving.as_mut().poll(cx)
+        })
+        .await;
         if let Err(error) = ended {
             tracing::debug!(%peer, %error, "connection ended");
         }
