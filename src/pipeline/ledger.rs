@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::HeaderName;
+
 use super::Inbound;
 use super::reply::Done;
 use crate::config::{Payloads, RouteName, UpstreamName};
@@ -14,6 +16,8 @@ use crate::telemetry::{
     AccessLine, Direction, MethodLabel, Metrics, PayloadLine, RequestId, RouteMetrics, TraceId,
     TraceParent,
 };
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Who asks, on which route: the same for every element of a batch.
 #[derive(Debug)]
@@ -29,8 +33,7 @@ pub(super) struct Caller {
 impl Caller {
     /// From what came in.
     pub(super) fn of(inbound: &Inbound) -> Self {
-        let traceparent =
-            inbound.headers.get("traceparent").and_then(|header| header.to_str().ok());
+        let traceparent = inbound.headers.get(&TRACEPARENT).and_then(|header| header.to_str().ok());
         let caller = Self {
             metrics: Arc::clone(inbound.route.metrics()),
             route: inbound.route.name().clone(),
@@ -187,7 +190,7 @@ impl<'a> Ledger<'a> {
             outcome,
             took,
             upstream_took: self.upstream_took,
-            session: self.session.map(|session| session.id().as_str()),
+            session: self.session.map(Session::log_tag),
             request_id: self.caller.request_id,
             trace_id: traced.unwrap_or(self.caller.trace_id),
             client: Some(self.caller.peer),

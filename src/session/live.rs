@@ -14,6 +14,7 @@ use super::track::Track;
 use crate::config::RouteName;
 use crate::jsonrpc::{Id, Message};
 use crate::mcp::{ClientCaps, ListKind, ProtocolVersion};
+use crate::telemetry::SessionTag;
 
 /// The unguessable name of a session: 128 random bits in hex.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +84,7 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub struct Session {
     id: SessionId,
+    tag: SessionTag,
     number: u64,
     opened: NewSession,
     next: AtomicU64,
@@ -96,6 +98,7 @@ pub struct Session {
 impl Session {
     pub(super) fn new(id: SessionId, number: u64, opened: NewSession) -> Arc<Self> {
         Arc::new(Self {
+            tag: SessionTag::of(id.as_str()),
             id,
             number,
             opened,
@@ -110,6 +113,11 @@ impl Session {
     /// Its name.
     pub fn id(&self) -> &SessionId {
         &self.id
+    }
+
+    /// Its name in logs.
+    pub fn log_tag(&self) -> SessionTag {
+        self.tag
     }
 
     /// Its number: unique in this process, never shown to a client.

@@ -45,8 +45,8 @@ pub struct AccessLine<'a> {
     pub took: Duration,
     /// The part of it that was spent waiting for upstreams.
     pub upstream_took: Duration,
-    /// The session id; the log shows only its [`SessionTag`].
-    pub session: Option<&'a str>,
+    /// The session.
+    pub session: Option<SessionTag>,
     /// The gateway's own id of the exchange.
     pub request_id: RequestId,
     /// The trace it belongs to.
@@ -85,12 +85,12 @@ impl AccessLine<'_> {
             .millis("duration_ms", self.took)
             .millis("upstream_ms", self.upstream_took);
         if let Some(session) = self.session {
-            line.ascii("session", &hex::<8>(SessionTag::of(session).0.into()));
+            line.ascii("session", &hex::<8>(session.0.into()));
         }
         line.ascii("request_id", &self.request_id.printed())
             .ascii("trace_id", &self.trace_id.hex());
         if let Some(client) = self.client {
-            line.plain("client", client);
+            line.address("client", client);
         }
         line.number("bytes_in", self.bytes_in).number("bytes_out", self.bytes_out);
         if let Some(index) = self.batch_index {
@@ -107,7 +107,7 @@ impl AccessLine<'_> {
 pub struct SessionTag(u32);
 
 impl SessionTag {
-    /// The tag of a session id.
+    /// The tag of a session id. It costs a hash, so sessions keep theirs.
     pub fn of(session: &str) -> Self {
         let digest = Sha256::digest(session);
         Self(u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]))
@@ -147,7 +147,7 @@ pub(super) mod tests {
             outcome: Outcome::Timeout,
             took: Duration::from_micros(30_001_002),
             upstream_took: Duration::from_nanos(999),
-            session: Some(SESSION),
+            session: Some(SessionTag::of(SESSION)),
             request_id: RequestId::next(),
             trace_id: TraceId::mint(),
             client: Some(SocketAddr::from(([127, 0, 0, 1], 5000))),
@@ -189,6 +189,15 @@ pub(super) mod tests {
             access.request_id, access.trace_id
         );
         assert_eq!(rest, expected);
+    }
+
+    #[test]
+    fn addresses_of_clients_are_written_as_they_print() {
+        for client in ["0.0.0.0:0", "255.10.9.100:65535", "[::1]:9", "[fe80::1%3]:80"] {
+            let client: SocketAddr = client.parse().unwrap();
+            let text = render(&AccessLine { client: Some(client), ..line() }, LogFormat::Text);
+            assert!(text.contains(&format!(" client={client} ")), "{text}");
+        }
     }
 
     #[test]
