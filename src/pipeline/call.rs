@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use smallvec::SmallVec;
-use tokio::sync::mpsc;
 
 use super::ledger::{Caller, Ledger};
 use super::snapshot::{Backend, Snapshot};
@@ -16,10 +15,10 @@ use crate::exchange::{Action, Event, Exchange, outcome_of};
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Edit, ErrorObject, Id, Message, NullId};
 use crate::mcp::ProtocolVersion;
-use crate::policy::NoSlot;
-use crate::session::Session;
+use crate::policy::{NoSlot, Slot};
+use crate::session::{OpenCall, Session};
 use crate::telemetry::ToolMetrics;
-use crate::upstream::{Ask, AskReply, CallEvent, CallerId, LinkKey, LinkScope, OutCall};
+use crate::upstream::{Ask, AskReply, CallEvent, CallerId, LinkKey, LinkScope, OutCall, events};
 
 /// How many events of one call may wait for the exchange.
 const EVENTS: usize = 32;
@@ -158,18 +157,15 @@ async fn run(
 ) -> Result<Message, Ended> {
     let backend = target.backend;
     let mut open = cx.session.open_call(message.id().unwrap_or_else(|| Id::from_number(0)));
-    let queued = Instant::now();
     let _slot = match backend.slots.try_take() {
-        Some(slot) => slot,
-        None => tokio::select! {
-            slot = backend.slots.take(target.timeout) => slot
-                .map_err(|refusal| Ended::Fault(no_slot(refusal, backend.upstream.name().as_str())))?,
-            () = open.cancelled() => return Err(Ended::Cancelled),
-        },
+        Some(slot) => {
+            backend.metrics.queue_wait.observe(0.0);
+            slot
+        }
+        None => Box::pin(queued(backend, target.timeout, &mut open)).await?,
     };
-    backend.metrics.queue_wait.observe(queued.elapsed().as_secs_f64());
 
-    let (events, mut incoming) = mpsc::channel(EVENTS);
+    let (events, mut incoming) = events(EVENTS);
     let out = OutCall {
         message: message.clone(),
         edits: target.edits,
@@ -190,17 +186,17 @@ async fn run(
                 collect.end(Event::Failed(cut_off(Some(backend.upstream.name().as_str()))))
             }
             Some(event) = incoming.recv() => {
-                collect.take(event).await;
+                Box::pin(collect.take(event)).await;
                 continue;
             }
             Some((ask, id, end)) = collect.asked.next(), if !collect.asked.is_empty() => {
-                collect.asked_ended(ask, id, end).await;
+                Box::pin(collect.asked_ended(ask, id, end)).await;
                 continue;
             }
             answer = &mut call => {
                 // What came before the answer goes out before it.
                 while let Ok(event) = incoming.try_recv() {
-                    collect.take(event).await;
+                    Box::pin(collect.take(event)).await;
                 }
                 collect.end(match answer {
                     Ok(answer) => Event::Answered(answer),
@@ -213,11 +209,24 @@ async fn run(
         };
         if matches!(ended, Err(Ended::Fault(_))) {
             for id in std::mem::take(&mut collect.open) {
-                collect.withdraw(&id).await;
+                Box::pin(collect.withdraw(&id)).await;
             }
         }
         return ended;
     }
+}
+
+/// Waits for a concurrency slot.
+async fn queued(backend: &Backend, patience: Duration, open: &mut OpenCall) -> Result<Slot, Ended> {
+    let began = Instant::now();
+    let slot = tokio::select! {
+        slot = backend.slots.take(patience) => slot,
+        () = open.cancelled() => return Err(Ended::Cancelled),
+    };
+    let slot =
+        slot.map_err(|refusal| Ended::Fault(no_slot(refusal, backend.upstream.name().as_str())))?;
+    backend.metrics.queue_wait.observe(began.elapsed().as_secs_f64());
+    Ok(slot)
 }
 
 /// How a question to the client ended.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use http::StatusCode;
+use http::{HeaderName, StatusCode};
 use serde_json::json;
 
 use super::call::{Context, null_id};
@@ -21,6 +21,10 @@ use crate::session::{Full, NewSession, Session};
 
 const LEGACY: Option<Era> = Some(Era::Legacy);
 
+// Made once: a name that is given as text is parsed at each look.
+const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
+const VERSION: HeaderName = HeaderName::from_static(VERSION_HEADER);
+
 /// How long `initialize` waits for upstreams of which nothing is known yet, so that what it promises is right
 /// when they are quick. Slow ones are never waited for.
 const GRACE: Duration = Duration::from_millis(300);
@@ -31,13 +35,12 @@ pub(super) async fn post(
     route: Arc<McpRoute>,
     inbound: Inbound,
 ) -> Reply {
-    let spelled = spelled(&inbound);
     let body = match parse_body(inbound.payload.clone(), &inbound.snapshot.limits) {
         Ok(body) => body,
         Err(rejected) => {
             let fault = Fault::from(&rejected);
             Caller::of(&inbound).refused(pipeline.metrics(), &fault);
-            return refused(&rejected, spelled);
+            return refused(&rejected, spelled(&inbound));
         }
     };
     match body {
@@ -52,7 +55,6 @@ async fn one(
     inbound: &Inbound,
     message: Message,
 ) -> Reply {
-    let spelled = spelled(inbound);
     let id = message.id();
     if message.kind() != Kind::Response {
         if is_modern(&message) {
@@ -61,7 +63,7 @@ async fn one(
                 id.as_ref(),
                 &Fault::new(Reason::InvalidRequest, text),
                 LEGACY,
-                spelled,
+                spelled(inbound),
             );
         }
         if let Err(fault) = mcp::check(&message) {
@@ -72,12 +74,12 @@ async fn one(
                     crate::jsonrpc::IdKind::Null | crate::jsonrpc::IdKind::Fraction
                 )
             });
-            return Reply::fault(id.as_ref(), &fault, LEGACY, spelled);
+            return Reply::fault(id.as_ref(), &fault, LEGACY, spelled(inbound));
         }
     }
     if message.kind() == Kind::Request && message.method() == "initialize" {
         // Whatever session it names, dead, foreign or its own: it begins a fresh one and takes over none.
-        return initialize(pipeline, &route, inbound, message).await;
+        return Box::pin(initialize(pipeline, &route, inbound, message)).await;
     }
     let session = match session(pipeline, &route, inbound, id.as_ref()) {
         Ok(session) => session,
@@ -87,7 +89,7 @@ async fn one(
         Kind::Request => run_one(pipeline, route, inbound, session, message),
         Kind::Notification => {
             let cx = context(pipeline, route, inbound, session);
-            notified(&cx, &message, None).await;
+            Box::pin(notified(&cx, &message, None)).await;
             Reply::empty(StatusCode::ACCEPTED)
         }
         Kind::Response => {
@@ -195,9 +197,8 @@ fn session(
     inbound: &Inbound,
     id: Option<&Id>,
 ) -> Result<(Arc<Session>, bool), Reply> {
-    let spelled = spelled(inbound);
     let fail = |reason, text: &'static str| {
-        let mut reply = Reply::fault(id, &Fault::new(reason, text), LEGACY, spelled);
+        let mut reply = Reply::fault(id, &Fault::new(reason, text), LEGACY, spelled(inbound));
         if let (Reply::One { status, .. }, Reason::InvalidRequest) = (&mut reply, reason) {
             *status = StatusCode::BAD_REQUEST;
         }
@@ -245,7 +246,7 @@ fn live_session(
     route: &McpRoute,
     inbound: &Inbound,
 ) -> Result<Option<(Arc<Session>, bool)>, Missing> {
-    let Some(header) = inbound.headers.get(SESSION_HEADER) else { return Ok(None) };
+    let Some(header) = inbound.headers.get(&SESSION) else { return Ok(None) };
     let id = header.to_str().map_err(|_| Missing::Unknown)?;
     let session = pipeline.sessions.find(id).filter(|session| *session.route() == route.name);
     session.map(|session| Some((session, true))).ok_or(Missing::Unknown)
@@ -253,7 +254,7 @@ fn live_session(
 
 /// The revision that the header names; `Ok(None)` without one.
 fn version_header(inbound: &Inbound) -> Result<Option<ProtocolVersion>, ()> {
-    let Some(header) = inbound.headers.get(VERSION_HEADER) else { return Ok(None) };
+    let Some(header) = inbound.headers.get(&VERSION) else { return Ok(None) };
     let version = header.to_str().ok().and_then(|text| ProtocolVersion::parse(text.trim()));
     version.filter(|version| version.era() == Era::Legacy).map(Some).ok_or(())
 }
@@ -498,7 +499,7 @@ fn named_session(
 
 /// Whether the version header names a revision without GET and DELETE.
 fn names_modern(inbound: &Inbound) -> bool {
-    let header = inbound.headers.get(VERSION_HEADER).and_then(|header| header.to_str().ok());
+    let header = inbound.headers.get(&VERSION).and_then(|header| header.to_str().ok());
     let version = header.and_then(|text| ProtocolVersion::parse(text.trim()));
     version.is_some_and(|version| version.era() == Era::Modern)
 }

@@ -11,7 +11,7 @@ use dashmap::DashMap;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 use super::call::Context;
 use super::{Backend, McpRoute, Pipeline, cursor, hub};
@@ -21,7 +21,7 @@ use crate::jsonrpc::{Answer, Member, Message};
 use crate::mcp::{ClientCaps, ListKind};
 use crate::session::Session;
 use crate::telemetry::ToolMetrics;
-use crate::upstream::{CallError, CallerId, LinkKey, LinkScope, OutCall};
+use crate::upstream::{CallError, CallerId, Events, LinkKey, LinkScope, OutCall};
 
 /// Who sees the same lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -140,7 +140,7 @@ impl Lists {
     ) -> Option<(Bytes, Option<String>)> {
         let seal = cursor::Seal::new(&cx.snapshot.secret, cx.session.id().as_str(), kind);
         let (view, page) = match cursor {
-            None => (self.current(cx, kind).await, 0),
+            None => (Box::pin(self.current(cx, kind)).await, 0),
             Some(cursor) => {
                 let (number, page) = seal.open(cursor)?;
                 let past = self.past.lock();
@@ -179,7 +179,7 @@ impl Lists {
                 self.views.insert((audience, kind), Arc::clone(&view));
                 view
             }
-            _ => self.current(cx, kind).await,
+            _ => Box::pin(self.current(cx, kind)).await,
         }
     }
 
@@ -213,7 +213,7 @@ impl Lists {
         if last.as_ref().is_some_and(|view| self.is_current(view)) {
             return None;
         }
-        Some(self.current(cx, kind).await)
+        Some(Box::pin(self.current(cx, kind)).await)
     }
 
     /// The upstream that owns a URI: listed, shown in a result, by template, by configured scheme.
@@ -626,14 +626,13 @@ async fn fetch(
 
 /// A call of the gateway's own: it belongs to no client, so nothing may be asked on it.
 pub(super) fn own_call(backend: &Backend, message: Message) -> OutCall {
-    let (events, _) = mpsc::channel(1);
     OutCall {
         message,
         edits: SmallVec::new(),
         caller: CallerId(0),
         timeout: backend.config().timeout,
         max_timeout: backend.config().max_timeout,
-        events,
+        events: Events::closed(),
     }
 }
 

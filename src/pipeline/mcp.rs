@@ -87,15 +87,16 @@ async fn serve<'a>(
     outlet: &Outlet,
 ) -> Served {
     let Some(spec) = method_spec(message.method()) else {
-        return unknown_method(cx, message, id, ledger, outlet).await;
+        return Box::pin(unknown_method(cx, message, id, ledger, outlet)).await;
     };
     match spec.to {
         To::Gateway => local(cx, message, id),
         To::Merged(kind) => list(cx, message, id, kind).await,
         To::OwnerOfTool => named(cx, message, id, ledger, outlet, ListKind::Tools).await,
         To::OwnerOfPrompt => named(cx, message, id, ledger, outlet, ListKind::Prompts).await,
-        To::OwnerOfUri => located(cx, message, id, ledger, outlet).await,
-        To::OwnerOfRef => completion(cx, message, id, ledger, outlet).await,
+        // Boxed: the future of the most frequent request stays small.
+        To::OwnerOfUri => Box::pin(located(cx, message, id, ledger, outlet)).await,
+        To::OwnerOfRef => Box::pin(completion(cx, message, id, ledger, outlet)).await,
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use http::StatusCode;
 use smallvec::SmallVec;
-use tokio::sync::mpsc;
 
 use super::call::{cut_off, no_slot};
 use super::ledger::{Caller, Ledger};
@@ -17,7 +16,7 @@ use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Body, Chunks, Id, Kind, Message, NullId, Rejected, parse_body};
 use crate::policy::Slot;
 use crate::telemetry::MethodLabel;
-use crate::upstream::{CallError, CallerId, OutCall};
+use crate::upstream::{CallError, CallerId, Events, OutCall};
 
 /// What every request of one POST knows.
 #[derive(Debug)]
@@ -227,13 +226,12 @@ async fn slot(backend: &Backend) -> Result<Slot, Fault> {
 
 fn out(backend: &Backend, message: Message) -> OutCall {
     // Nothing precedes the answer of a plain call.
-    let (events, _) = mpsc::channel(1);
     OutCall {
         message,
         edits: SmallVec::new(),
         caller: CallerId(0),
         timeout: backend.config().timeout,
         max_timeout: backend.config().max_timeout,
-        events,
+        events: Events::closed(),
     }
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
+use super::Events;
 use crate::jsonrpc::{
     Chunks, Edit, ErrorObject, Id, Member, Message, NullId, Span, error_response,
 };
@@ -37,7 +38,7 @@ pub struct OutCall {
     /// Where everything that precedes the answer goes. When full, an upstream that has a stream for the call waits
     /// (back-pressure); on a channel that calls share, progress gives way to newer progress and the rest is dropped or
     /// refused. When closed, events are dropped and questions refused.
-    pub events: mpsc::Sender<CallEvent>,
+    pub events: Events,
 }
 
 impl OutCall {

@@ -6,6 +6,7 @@
 
 mod call;
 mod error;
+mod events;
 mod http;
 mod judge;
 mod link;
@@ -15,6 +16,7 @@ mod stdio;
 
 pub use call::{Ask, AskReply, CallEvent, CallerId, OutCall};
 pub use error::{CallError, Retry};
+pub use events::{EventQueue, Events, events};
 pub use http::{set_worker, worker};
 pub use link::{Hello, LinkKey, LinkScope, Notice, NoticeKind};
 pub use pool::{State, Upstream, UpstreamDeps};

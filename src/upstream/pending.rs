@@ -10,10 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::{Ask, CallError, CallEvent, CallerId};
+use super::{Ask, CallError, CallEvent, CallerId, Events};
 use crate::jsonrpc::{Chunks, Message};
 
 /// What a call ends with.
@@ -73,7 +73,7 @@ impl Pending {
         self: &Arc<Self>,
         caller: CallerId,
         token: Option<Bytes>,
-        events: mpsc::Sender<CallEvent>,
+        events: Events,
         now: Instant,
     ) -> Result<Slot, Arc<str>> {
         let (reply, answer) = oneshot::channel();
@@ -214,7 +214,7 @@ pub(super) fn later(start: Instant, wait: Duration) -> Instant {
 #[derive(Clone, Debug)]
 pub(super) struct Inbox {
     token: Option<Bytes>,
-    events: mpsc::Sender<CallEvent>,
+    events: Events,
     pulse: Arc<Pulse>,
 }
 

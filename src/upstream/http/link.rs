@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use smallvec::SmallVec;
-use tokio::sync::mpsc;
 
 use super::channel::Channel;
 use super::endpoint::{Endpoint, Outgoing, Via};
@@ -17,9 +16,9 @@ use super::reply::{Media, Reply};
 use super::stream::Answers;
 use super::timer::Timer;
 use crate::jsonrpc::{Answer, Chunks, Message};
-use crate::upstream::CallError;
 use crate::upstream::call::{CallerId, OutCall};
 use crate::upstream::link::{Hello, LinkContext};
+use crate::upstream::{CallError, Events};
 
 /// How long the end of a session may take.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -158,14 +157,13 @@ async fn introduce(
     endpoint: Arc<Endpoint>,
 ) -> Result<(Arc<Channel>, Message), CallError> {
     let limit = context.config.timeout;
-    let (events, _) = mpsc::channel(1);
     let call = OutCall {
         message: context.initialize(),
         edits: SmallVec::new(),
         caller: CallerId::GATEWAY,
         timeout: limit,
         max_timeout: limit,
-        events,
+        events: Events::closed(),
     };
     let sleep = pin!(Timer::sleep(limit, limit));
     let mut timer = Timer::new(sleep, limit, limit);

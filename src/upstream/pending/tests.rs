@@ -21,8 +21,8 @@ fn gone() -> CallError {
     CallError::Closed { upstream, written: true, what: "exit status 137".into() }
 }
 
-fn open(pending: &Arc<Pending>, caller: u64) -> (Slot, mpsc::Receiver<CallEvent>) {
-    let (events, received) = mpsc::channel(1);
+fn open(pending: &Arc<Pending>, caller: u64) -> (Slot, crate::upstream::EventQueue) {
+    let (events, received) = crate::upstream::events(1);
     let slot = pending.open(CallerId(caller), None, events, Instant::now()).unwrap();
     (slot, received)
 }
@@ -57,7 +57,7 @@ fn a_closed_table_fails_what_waits_and_takes_nothing_more() {
     let (mut slot, _events) = open(&pending, 1);
     pending.fail_all("exit status 137", gone);
     assert!(matches!(slot.answer.try_recv().unwrap(), Err(CallError::Closed { .. })));
-    let (events, _received) = mpsc::channel(1);
+    let (events, _received) = crate::upstream::events(1);
     let refused = pending.open(CallerId(1), None, events, Instant::now());
     assert_eq!(refused.unwrap_err().as_ref(), "exit status 137");
 }

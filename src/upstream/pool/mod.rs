@@ -139,7 +139,7 @@ impl Upstream {
             {
                 Link::Http(link) => link,
                 Link::Stdio(link) => {
-                    let result = link.call(call).await;
+                    let result = Box::pin(link.call(call)).await;
                     return self.noted(result);
                 }
             };

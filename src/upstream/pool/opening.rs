@@ -44,7 +44,7 @@ impl Upstream {
         key: &LinkKey,
         limit: Duration,
     ) -> Result<Link, CallError> {
-        let mut flight = match slot.find() {
+        let flight = match slot.find() {
             Found::Open(link) => return Ok(link),
             Found::Opening(flight) => flight,
             Found::Yours(sender, flight) => {
@@ -52,7 +52,7 @@ impl Upstream {
                 flight
             }
         };
-        match timeout(limit, landing(&mut flight)).await {
+        match Box::pin(timeout(limit, landing(flight))).await {
             Ok(Some(Ok(link))) => Ok(link),
             Ok(Some(Err(error))) => Err(error.again()),
             Ok(None) => Err(self.unreachable("opening it was interrupted")),
@@ -163,7 +163,7 @@ impl Upstream {
 }
 
 /// Waits for the outcome of an opening.
-async fn landing(flight: &mut Flight) -> Option<Landed> {
+async fn landing(mut flight: Flight) -> Option<Landed> {
     flight.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone())
 }
 

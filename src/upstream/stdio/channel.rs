@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::judge::{Dialect, Invalid, Judged, judge};
 use super::super::link::LinkContext;
 use super::super::pending::{Pending, Slot, later};
-use super::super::{CallError, CallEvent, CallerId, Hello, OutCall};
+use super::super::{CallError, CallEvent, CallerId, Events, Hello, OutCall};
 use super::output::{Flow, Tail};
 use crate::jsonrpc::{Chunks, Message};
 use crate::mcp::ListKind;
@@ -93,14 +93,13 @@ impl Channel {
 
     /// `initialize`, the answer, `notifications/initialized` (MCP 2025-11-25, lifecycle).
     pub(super) async fn greet(&self, limit: Duration) -> Result<Hello, CallError> {
-        let (events, _) = mpsc::channel(1);
         let call = OutCall {
             message: self.ctx.initialize(),
             edits: Default::default(),
             caller: CallerId::GATEWAY,
             timeout: limit,
             max_timeout: limit,
-            events,
+            events: Events::closed(),
         };
         // It must not be cancelled (MCP 2025-11-25, cancellation).
         let hello = self.ctx.read_hello(&self.round_trip(call, OnHangUp::Forget).await?)?;
@@ -191,7 +190,7 @@ impl Channel {
         &self,
         mut slot: Slot,
         limits: &Limits,
-        events: &mpsc::Sender<CallEvent>,
+        events: &Events,
     ) -> Result<Message, CallError> {
         let pulse = Arc::clone(&slot.pulse);
         let due = pulse.silent_until(limits.timeout, limits.start).min(limits.hard);

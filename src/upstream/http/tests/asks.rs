@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-
 use super::stub::{Asked, Stub};
 use super::{Rig, listened, until};
 use crate::jsonrpc::{ErrorObject, Message};
@@ -37,7 +35,7 @@ async fn asking(texts: &'static [&'static str], replies: usize) -> Stub {
     .await
 }
 
-async fn ask(events: &mut mpsc::Receiver<CallEvent>) -> crate::upstream::Ask {
+async fn ask(events: &mut crate::upstream::EventQueue) -> crate::upstream::Ask {
     match events.recv().await {
         Some(CallEvent::Ask(ask)) => ask,
         other => panic!("no question: {other:?}"),

@@ -24,8 +24,7 @@ use crate::jsonrpc::Message;
 use crate::mcp::ClientCaps;
 use crate::telemetry::{Metrics, UpstreamMetrics};
 use crate::upstream::{
-    CallError, CallEvent, CallerId, LinkKey, LinkScope, Notice, NoticeKind, OutCall, Upstream,
-    UpstreamDeps,
+    CallError, CallerId, LinkKey, LinkScope, Notice, NoticeKind, OutCall, Upstream, UpstreamDeps,
 };
 
 /// Longer than anything here should take.
@@ -117,9 +116,9 @@ fn request(method: &str, params: &str) -> OutCall {
 }
 
 /// A request of a client, and what precedes its answer.
-fn listened(method: &str, params: &str) -> (OutCall, mpsc::Receiver<CallEvent>) {
+fn listened(method: &str, params: &str) -> (OutCall, crate::upstream::EventQueue) {
     let text = format!(r#"{{"jsonrpc":"2.0","id":"c1","method":"{method}","params":{params}}}"#);
-    let (events, receiver) = mpsc::channel(8);
+    let (events, receiver) = crate::upstream::events(8);
     let call = OutCall {
         message: Message::parse(text.into(), 64).expect("a message"),
         edits: SmallVec::new(),

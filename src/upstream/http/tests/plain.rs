@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::sync::mpsc;
 
 use super::stub::Stub;
 use super::{PATIENCE, Rig};
@@ -17,7 +16,7 @@ fn call(text: &str) -> OutCall {
         caller: CallerId(1),
         timeout: Duration::from_secs(5),
         max_timeout: Duration::from_secs(5),
-        events: mpsc::channel(1).0,
+        events: crate::upstream::Events::closed(),
     }
 }
 

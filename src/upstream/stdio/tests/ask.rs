@@ -140,7 +140,7 @@ async fn a_withdrawn_question_stays_without_answer() {
 async fn a_second_question_with_an_open_id_and_one_too_many_are_refused() {
     let mut far = Far::new();
     let (mut call, _) = call(1);
-    let (events, received) = mpsc::channel(100);
+    let (events, received) = crate::upstream::events(100);
     call.events = events;
     let mut running = far.begin_with(call, received).await;
     let mut open = Vec::new();

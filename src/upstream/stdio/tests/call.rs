@@ -90,7 +90,7 @@ async fn progress_reaches_only_its_call_with_the_clients_token() {
 async fn a_slow_consumer_gets_the_newest_progress_and_delays_nobody() {
     let mut far = Far::new();
     let (mut slow, _) = call(1);
-    let (events, received) = mpsc::channel(1);
+    let (events, received) = crate::upstream::events(1);
     slow.events = events;
     let mut slow = far.begin_with(slow, received).await;
     let quick = far.begin(2).await;

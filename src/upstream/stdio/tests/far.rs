@@ -27,7 +27,7 @@ pub(super) struct Running {
     /// Its id towards the upstream.
     pub(super) id: u64,
     pub(super) task: JoinHandle<Result<Message, CallError>>,
-    pub(super) events: mpsc::Receiver<CallEvent>,
+    pub(super) events: crate::upstream::EventQueue,
 }
 
 impl Far {
@@ -84,7 +84,7 @@ impl Far {
     pub(super) async fn begin_with(
         &mut self,
         call: OutCall,
-        events: mpsc::Receiver<CallEvent>,
+        events: crate::upstream::EventQueue,
     ) -> Running {
         let channel = Arc::clone(&self.channel);
         let task = tokio::spawn(async move { channel.call(call).await });

@@ -45,9 +45,9 @@ fn message(text: &str) -> Message {
 }
 
 /// A call as every client sends it: id 1, progress token 1.
-fn call(caller: u64) -> (OutCall, mpsc::Receiver<CallEvent>) {
+fn call(caller: u64) -> (OutCall, crate::upstream::EventQueue) {
     let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{},"_meta":{"progressToken":1}}}"#;
-    let (events, received) = mpsc::channel(16);
+    let (events, received) = crate::upstream::events(16);
     let call = OutCall {
         message: message(text),
         edits: Default::default(),
