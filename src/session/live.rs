@@ -61,6 +61,8 @@ pub struct NewSession {
 
 /// Most URIs of links that one session remembers.
 const MAX_LINKS: usize = 256;
+/// Longest URI of a link that is remembered.
+const MAX_LINK: usize = 4 << 10;
 /// Most questions to one client at once.
 const MAX_ASKS: usize = 64;
 
@@ -245,6 +247,9 @@ impl Session {
 
     /// Remembers which upstream showed a link to this URI.
     pub fn saw_link(&self, uri: &str, upstream: usize) {
+        if uri.len() > MAX_LINK {
+            return;
+        }
         let mut inner = self.inner.lock();
         inner.links.retain(|(known, _)| **known != *uri);
         if inner.links.len() >= MAX_LINKS {

@@ -93,16 +93,20 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        self.track.detach(self.turn);
         self.track.close();
     }
 }
 
 impl Inner {
-    /// A new track; the oldest that nobody reads makes room.
+    /// A new track; the oldest that nobody reads makes room, first of those that nothing is added to.
     fn track(&mut self, number: u64) -> Arc<Track> {
         if self.tracks.len() >= MAX_TRACKS {
-            let idle = self.tracks.iter().position(|track| !track.is_attached());
-            self.tracks.remove(idle.unwrap_or(0));
+            let mut idle = self.tracks.iter().enumerate().filter(|(_, track)| !track.is_attached());
+            let first = idle.clone().next();
+            let ended = idle.find(|(_, track)| !track.is_open()).or(first);
+            let place = ended.map_or(0, |(place, _)| place);
+            self.tracks.remove(place);
         }
         let track = Arc::new(Track::new(number));
         self.tracks.push_back(Arc::clone(&track));

@@ -268,6 +268,22 @@ mod tests {
         assert!(resumed.next().await.is_none());
     }
 
+    #[test]
+    fn finished_streams_make_room_first_and_are_forgotten_in_the_end() {
+        let session = Sessions::new(1, Duration::from_secs(60)).open(opened()).unwrap();
+        let stream = session.open_stream().unwrap();
+        let primed = stream.priming().unwrap();
+        drop(session.record().unwrap());
+        drop(stream);
+        for _ in 0..40 {
+            let recorder = session.record().unwrap();
+            recorder.sent(&Bytes::from_static(b"answer").into());
+        }
+        assert!(session.resume(&primed).is_some(), "a standing stream outlives finished ones");
+        session.age(Instant::now() + crate::session::track::MAX_AGE + Duration::from_secs(1));
+        assert_eq!(session.inner.lock().tracks.len(), 1);
+    }
+
     #[tokio::test]
     async fn what_waits_on_a_stream_without_reader_is_told_on_the_next_one_once() {
         let session = Sessions::new(1, Duration::from_secs(60)).open(opened()).unwrap();
