@@ -1,5 +1,10 @@
 //! A conservative matcher for URI templates (RFC 6570): enough to find the owner of a URI.
 
+/// Longest template that is read.
+const MAX_TEMPLATE: usize = 2 << 10;
+/// Longest URI that is matched.
+const MAX_URI: usize = 8 << 10;
+
 /// One template: literal parts with holes between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateMatcher {
@@ -19,8 +24,11 @@ enum Hole {
 }
 
 impl TemplateMatcher {
-    /// Reads a template; `None` when its braces do not match.
+    /// Reads a template; `None` when its braces do not match, or it is too long.
     pub fn new(template: &str) -> Option<Self> {
+        if template.len() > MAX_TEMPLATE {
+            return None;
+        }
         let mut rest = template;
         let mut literals = Vec::new();
         let mut kinds = Vec::new();
@@ -46,8 +54,11 @@ impl TemplateMatcher {
         self.head.len()
     }
 
-    /// Whether the URI can come from the template. At most quadratic in the URI's length.
+    /// Whether the URI can come from the template. What it costs is bounded by the longest template and URI.
     pub fn matches(&self, uri: &str) -> bool {
+        if uri.len() > MAX_URI {
+            return false;
+        }
         let Some(rest) = uri.strip_prefix(self.head.as_str()) else { return false };
         // The set of places in `rest` that the parts so far can have reached.
         let mut places = vec![false; rest.len() + 1];
@@ -111,5 +122,7 @@ mod tests {
         let template = "x://".to_owned() + &"{+a}-".repeat(200);
         let uri = "x://".to_owned() + &"-".repeat(400) + "!";
         assert!(!matches(&template, &uri));
+        assert!(TemplateMatcher::new(&"{+a}".repeat(MAX_TEMPLATE)).is_none());
+        assert!(!matches("x://{+a}", &("x://".to_owned() + &"-".repeat(MAX_URI))));
     }
 }
