@@ -108,6 +108,12 @@ pub(super) fn no_slot(reason: NoSlot, upstream: &str) -> Fault {
     fault
 }
 
+/// What a call is told that still waits for its turn when the gateway must end.
+pub(super) fn not_sent(backend: &Backend) -> Fault {
+    Fault::new(Reason::Overloaded, "the gateway is shutting down")
+        .at(backend.upstream.name().as_str())
+}
+
 /// What a call is told that still runs when the gateway must end.
 pub(super) fn cut_off(upstream: Option<&str>) -> Fault {
     let text = "the gateway is shutting down; the call may have run";
@@ -162,7 +168,7 @@ async fn run(
             backend.metrics.queue_wait.observe(0.0);
             slot
         }
-        None => Box::pin(queued(backend, target.timeout, &mut open)).await?,
+        None => Box::pin(queued(cx, backend, target.timeout, &mut open)).await?,
     };
 
     let (events, mut incoming) = events(EVENTS);
@@ -217,11 +223,17 @@ async fn run(
 }
 
 /// Waits for a concurrency slot.
-async fn queued(backend: &Backend, patience: Duration, open: &mut OpenCall) -> Result<Slot, Ended> {
+async fn queued(
+    cx: &Context,
+    backend: &Backend,
+    patience: Duration,
+    open: &mut OpenCall,
+) -> Result<Slot, Ended> {
     let began = Instant::now();
     let slot = tokio::select! {
         slot = backend.slots.take(patience) => slot,
         () = open.cancelled() => return Err(Ended::Cancelled),
+        () = cx.pipeline.cut_off() => return Err(Ended::Fault(not_sent(backend))),
     };
     let slot =
         slot.map_err(|refusal| Ended::Fault(no_slot(refusal, backend.upstream.name().as_str())))?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use http::StatusCode;
 use smallvec::SmallVec;
 
-use super::call::{cut_off, no_slot};
+use super::call::{cut_off, no_slot, not_sent};
 use super::ledger::{Caller, Ledger};
 use super::reply::{Done, OnHangup, Reply, Run};
 use super::snapshot::{Backend, PlainRoute, Snapshot};
@@ -114,7 +114,12 @@ async fn call<'a>(
     ledger: &mut Ledger<'a>,
 ) -> (Done, Outcome) {
     ledger.goes_to(backend.upstream.name());
-    let slot = match slot(backend).await {
+    let slot = tokio::select! {
+        biased;
+        slot = slot(backend) => slot,
+        () = cx.pipeline.cut_off() => Err(not_sent(backend)),
+    };
+    let slot = match slot {
         Ok(slot) => slot,
         Err(refusal) => {
             ledger.failed(&refusal);
@@ -177,7 +182,13 @@ pub(super) async fn requests(
         let id = message.id();
         let (done, outcome) = match (&slot, answers.next()) {
             (Ok(_), Some(answer)) => settled(id.as_ref(), answer, &mut ledger),
-            (Ok(_), None) => (silent(), Outcome::Protocol),
+            (Ok(_), None) => {
+                let error =
+                    Fault::new(Reason::UpstreamProtocol, "there is no answer to this request")
+                        .at(backend.upstream.name().as_str());
+                ledger.failed(&error);
+                (fault(id.as_ref(), &error), error.reason.outcome())
+            }
             (Err(refusal), _) => {
                 ledger.failed(refusal);
                 (fault(id.as_ref(), refusal), refusal.reason.outcome())
