@@ -136,8 +136,7 @@ async fn list(cx: &Context, message: &Message, id: &Id, kind: ListKind) -> Serve
         _ => None,
     };
     let page = cx.route.lists.page(cx, kind, cursor.as_deref()).await;
-    let (page, next) =
-        page.ok_or_else(|| params("Invalid params: the cursor is not valid (any more)"))?;
+    let (page, next) = page.map_err(Ended::Fault)?;
     let mut head = Vec::with_capacity(40 + id.text().len());
     head.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     head.extend_from_slice(id.text());

@@ -233,7 +233,9 @@ impl Pipeline {
 
     /// Lets go of everything that was kept under a session's number.
     fn forget_session(self: &Arc<Self>, route: &Arc<McpRoute>, number: u64) {
-        route.lists.forget(number);
+        if route.lists_per_session() {
+            route.lists.forget(number);
+        }
         self.hub.forget(self, route, number);
         for backend in &route.backends {
             backend.upstream.end_session(number);

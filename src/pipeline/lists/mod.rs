@@ -1,7 +1,10 @@
 //! The merged lists of one MCP route: fetched from each upstream with a deadline, kept, refreshed by one task
 //! a list, served from the last good one.
 
-use std::collections::{HashSet, VecDeque};
+mod cell;
+mod refresh;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,17 +14,17 @@ use dashmap::DashMap;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::Notify;
 
+use self::cell::Cell;
+use self::refresh::{announces, link, offers, settle, start};
+pub(super) use self::refresh::{home, own_call, warm};
 use super::call::Context;
-use super::{Backend, McpRoute, Pipeline, cursor, hub};
-use crate::catalog::{Item, Listing, Merged, Naming, Source, merge, parse_page};
-use crate::config::Isolation;
-use crate::jsonrpc::{Answer, Member, Message};
+use super::{Backend, McpRoute, Pipeline, cursor};
+use crate::catalog::{Listing, Merged, Naming, Source, merge};
+use crate::fault::{Fault, Reason};
 use crate::mcp::{ClientCaps, ListKind};
-use crate::session::Session;
 use crate::telemetry::ToolMetrics;
-use crate::upstream::{CallError, CallerId, Events, LinkKey, LinkScope, OutCall};
+use crate::upstream::LinkKey;
 
 /// Who sees the same lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,12 +35,6 @@ pub(super) struct Audience {
     caps: ClientCaps,
 }
 
-/// Most pages that are fetched of one list.
-const MAX_PAGES: usize = 1_000;
-/// Most items of one list of one upstream.
-const MAX_ITEMS: usize = 100_000;
-/// How long a failed list is not asked for again.
-const COOL_DOWN: Duration = Duration::from_secs(2);
 /// Older versions of lists with several pages that cursors may still point into.
 const PAST_VIEWS: usize = 8;
 
@@ -49,55 +46,11 @@ pub(super) struct View {
     pub(super) tools: Vec<Arc<ToolMetrics>>,
     /// Metrics of tools that are in no list.
     pub(super) other: Arc<ToolMetrics>,
+    /// Whether any upstream has said what it lists.
+    known: bool,
     number: u64,
     epoch: u64,
     fresh_until: Instant,
-}
-
-/// The list of one kind of one upstream for one audience.
-#[derive(Debug, Default)]
-struct Cell {
-    /// Whose list it is, where it is that of one session only.
-    owner: Option<Arc<Session>>,
-    state: Mutex<State>,
-    finished: Notify,
-}
-
-#[derive(Debug)]
-struct State {
-    listing: Option<Arc<Listing>>,
-    /// Counts invalidations; the listing is stale while `have` is behind.
-    wanted: u64,
-    have: u64,
-    fetched: Option<Instant>,
-    failed: Option<Instant>,
-    running: bool,
-    /// A merged list was served without it, or with what it was before: whoever saw that is told.
-    missed: bool,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            listing: None,
-            wanted: 1,
-            have: 0,
-            fetched: None,
-            failed: None,
-            running: false,
-            missed: false,
-        }
-    }
-}
-
-impl State {
-    fn is_stale(&self) -> bool {
-        self.have < self.wanted
-    }
-
-    fn may_start(&self) -> bool {
-        !self.running && self.failed.is_none_or(|at| at.elapsed() >= COOL_DOWN)
-    }
 }
 
 type CellKey = (usize, Audience, ListKind);
@@ -131,25 +84,43 @@ impl Lists {
     }
 
     /// One page of the merged list, as the JSON text of the result without its closing brace, and the cursor of the next
-    /// one. `None`: the cursor is not valid.
+    /// one.
+    ///
+    /// # Errors
+    /// The cursor is not valid, or no upstream could be asked.
     pub(super) async fn page(
         &self,
         cx: &Context,
         kind: ListKind,
         cursor: Option<&str>,
-    ) -> Option<(Bytes, Option<String>)> {
+    ) -> Result<(Bytes, Option<String>), Fault> {
         let seal = cursor::Seal::new(&cx.snapshot.secret, cx.session.id().as_str(), kind);
         let (view, page) = match cursor {
             None => (Box::pin(self.current(cx, kind)).await, 0),
             Some(cursor) => {
-                let (number, page) = seal.open(cursor)?;
-                let past = self.past.lock();
-                (past.iter().find(|view| view.number == number).cloned()?, page)
+                let place = seal.open(cursor);
+                let found = place.and_then(|(number, page)| {
+                    Some((self.numbered((audience(cx), kind), number)?, page))
+                });
+                found.ok_or_else(|| {
+                    let text = "Invalid params: the cursor is not valid (any more)";
+                    Fault::new(Reason::InvalidParams, text)
+                })?
             }
         };
-        let text = view.merged.pages.get(page)?.clone();
+        if !view.known {
+            return Err(nothing_known(&cx.route, kind));
+        }
+        let text = view.merged.pages.get(page).cloned().unwrap_or_default();
         let more = page + 1 < view.merged.pages.len();
-        Some((text, more.then(|| seal.close(view.number, page + 1))))
+        Ok((text, more.then(|| seal.close(view.number, page + 1))))
+    }
+
+    /// The version of a list that a cursor points into, while it is kept.
+    fn numbered(&self, seen: (Audience, ListKind), number: u64) -> Option<Arc<View>> {
+        let last = self.views.get(&seen).map(|view| Arc::clone(&view));
+        last.filter(|view| view.number == number)
+            .or_else(|| self.past.lock().iter().find(|view| view.number == number).cloned())
     }
 
     /// A view to look a name up in. It does not wait while there is an older one, or names pass unchanged anyway.
@@ -261,17 +232,14 @@ impl Lists {
     pub(super) fn invalidate(&self, upstream: usize, kind: ListKind) {
         for entry in &self.cells {
             if entry.key().0 == upstream && entry.key().2 == kind {
-                let mut state = entry.value().state.lock();
-                state.wanted += 1;
-                state.failed = None;
-                state.missed = false;
+                entry.value().state.lock().invalidate();
             }
         }
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A link of an upstream is up (again): the lists that come over it are fetched beside, and whoever saw other
-    /// ones is told.
+    /// A link of an upstream is up (again): the lists that come over it are fetched beside, and those that somebody
+    /// has had to do without; whoever saw other ones is told.
     pub(super) fn reopened(
         &self,
         pipeline: &Arc<Pipeline>,
@@ -282,12 +250,13 @@ impl Lists {
         let backend = &route.backends[upstream];
         let of_upstream = self.cells.iter().filter(|entry| {
             let (index, audience, _) = *entry.key();
-            index == upstream && link(backend, audience) == *opened
+            let wanted = || link(backend, audience) == *opened || entry.value().state.lock().missed;
+            index == upstream && wanted()
         });
         let cells: Vec<_> =
             of_upstream.map(|entry| (*entry.key(), Arc::clone(entry.value()))).collect();
         for (key, cell) in cells {
-            cell.state.lock().failed = None;
+            cell.state.lock().forgive();
             start(pipeline, route, key, &cell);
         }
     }
@@ -318,7 +287,6 @@ impl Lists {
         {
             return Arc::clone(&view);
         }
-        let epoch = self.epoch.load(Ordering::Relaxed);
         let waits = cx.route.backends.iter().enumerate().map(|(index, backend)| {
             let cell = self.cell(cx, index, audience, kind);
             async move {
@@ -327,6 +295,8 @@ impl Lists {
             }
         });
         let cells = join_all(waits).await;
+        // Read before the cells: a change of one that is not seen any more makes the view outdated.
+        let epoch = self.epoch.load(Ordering::Acquire);
         let now = Instant::now();
         let mut fresh_until = now + Duration::from_secs(3600);
         let mut listings = Vec::with_capacity(cells.len());
@@ -335,8 +305,7 @@ impl Lists {
             if state.is_stale() {
                 fresh_until = now;
             } else if !announces(backend) {
-                let until = state.fetched.map_or(now, |at| at + backend.config().list_ttl);
-                fresh_until = fresh_until.min(until);
+                fresh_until = fresh_until.min(state.aged_at(backend.config().list_ttl, now));
             }
             listings.push(state.listing.clone());
         }
@@ -344,14 +313,25 @@ impl Lists {
         view.epoch = epoch;
         // While a list is missing or due, it is merged anew at most once in this time; when it comes, at once.
         view.fresh_until = fresh_until.max(now + Duration::from_secs(1));
-        let view = Arc::new(view);
-        report(&cx.route, kind, &view.merged);
-        if view.merged.pages.len() > 1 {
-            let mut past = self.past.lock();
-            past.truncate(PAST_VIEWS - 1);
-            past.push_front(Arc::clone(&view));
+        self.replace(&cx.route, (audience, kind), view)
+    }
+
+    /// Puts a view in the place of the last one. The same list again keeps its number, so that cursors stay valid.
+    fn replace(&self, route: &McpRoute, seen: (Audience, ListKind), mut view: View) -> Arc<View> {
+        let last = self.views.get(&seen).map(|view| Arc::clone(&view));
+        match last {
+            Some(last) if last.merged.pages == view.merged.pages => view.number = last.number,
+            last => {
+                report(route, seen.1, &view.merged);
+                if let Some(last) = last.filter(|last| last.merged.pages.len() > 1) {
+                    let mut past = self.past.lock();
+                    past.truncate(PAST_VIEWS - 1);
+                    past.push_front(last);
+                }
+            }
         }
-        self.views.insert((audience, kind), Arc::clone(&view));
+        let view = Arc::new(view);
+        self.views.insert(seen, Arc::clone(&view));
         view
     }
 
@@ -390,6 +370,7 @@ impl Lists {
             merged,
             tools,
             other,
+            known: listings.iter().any(Option::is_some),
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
             epoch: 0,
             fresh_until: Instant::now(),
@@ -402,8 +383,19 @@ impl Lists {
         Arc::clone(&entry.or_insert_with(|| Arc::new(Cell { owner: owner(), ..Cell::default() })))
     }
 
+    /// A list that the gateway fetches for itself.
     fn own_cell(&self, upstream: usize, audience: Audience, kind: ListKind) -> Arc<Cell> {
         Arc::clone(&self.cells.entry((upstream, audience, kind)).or_default())
+    }
+}
+
+/// No upstream of the route could be asked for its list: that is not the same as an empty one.
+fn nothing_known(route: &McpRoute, kind: ListKind) -> Fault {
+    let text = format!("no upstream has said yet which {} it has", kind.as_str());
+    let fault = Fault::new(Reason::UpstreamUnavailable, text);
+    match route.transparent() {
+        Some(backend) => fault.at(backend.upstream.name().as_str()),
+        None => fault,
     }
 }
 
@@ -426,248 +418,4 @@ fn report(route: &McpRoute, kind: ListKind, merged: &Merged) {
 fn audience(cx: &Context) -> Audience {
     let session = cx.route.lists_per_session().then(|| cx.session.number());
     Audience { session, caps: cx.session.caps() }
-}
-
-/// Whether the upstream says when its lists change.
-fn announces(backend: &Backend) -> bool {
-    backend.upstream.known().is_some_and(|hello| hello.caps.list_changed)
-}
-
-fn offers(caps: &crate::mcp::ServerCaps, kind: ListKind) -> bool {
-    match kind {
-        ListKind::Tools => caps.tools,
-        ListKind::Prompts => caps.prompts,
-        ListKind::Resources | ListKind::Templates => caps.resources,
-    }
-}
-
-/// The link that lists are fetched on: the one that everybody shares, or one of the gateway's own; the
-/// session's where the upstream is told to keep sessions apart.
-fn link(backend: &Backend, audience: Audience) -> LinkKey {
-    let scope = match (backend.config().isolation(), backend.config().isolation, audience.session) {
-        (Isolation::Shared, _, _) => LinkScope::Shared,
-        (_, Some(Isolation::Session), Some(session)) => LinkScope::Session(session),
-        _ => LinkScope::Session(0),
-    };
-    LinkKey { scope, caps: audience.caps }
-}
-
-/// Waits until the cell is as good as it gets within `patience`; starts a refresh where one is due.
-async fn settle(cx: &Context, key: CellKey, cell: &Arc<Cell>, patience: Duration) {
-    let finished = cell.finished.notified();
-    let mut finished = std::pin::pin!(finished);
-    // Registers for the notification before the state is looked at.
-    finished.as_mut().enable();
-    {
-        let state = cell.state.lock();
-        let backend = &cx.route.backends[key.0];
-        let expired = state.fetched.is_none_or(|at| at.elapsed() >= backend.config().list_ttl);
-        if !state.is_stale() && (announces(backend) || !expired) {
-            return;
-        }
-        // Not waited for: an aged list (it is refreshed beside), and one that came too late before.
-        let waits = state.is_stale() && !state.missed;
-        drop(state);
-        start(&cx.pipeline, &cx.route, key, cell);
-        if !waits || !cell.state.lock().running {
-            return;
-        }
-    }
-    if tokio::time::timeout(patience, finished).await.is_err() {
-        cell.state.lock().missed = true;
-        let upstream = cx.route.backends[key.0].upstream.name();
-        tracing::warn!(%upstream, list = key.2.as_str(), "list is late; served without it");
-    }
-}
-
-/// Starts a refresh unless one runs or has just failed.
-fn start(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, key: CellKey, cell: &Arc<Cell>) {
-    {
-        let mut state = cell.state.lock();
-        if !state.may_start() {
-            return;
-        }
-        state.running = true;
-    }
-    let (pipeline, route, cell) = (Arc::clone(pipeline), Arc::clone(route), Arc::clone(cell));
-    let tasks = pipeline.tasks.clone();
-    tasks.spawn(async move {
-        refresh(&pipeline, &route, key, &cell).await;
-        // It may have opened what was let go of meanwhile.
-        if let Some(owner) = cell.owner.as_ref().filter(|owner| owner.has_ended()) {
-            pipeline.forget_session(&route, owner.number());
-        }
-    });
-}
-
-/// Marks the refresh as over even when its task is dropped.
-struct Running<'a>(&'a Cell);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().running = false;
-        self.0.finished.notify_waiters();
-    }
-}
-
-async fn refresh(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, key: CellKey, cell: &Cell) {
-    let (index, audience, kind) = key;
-    let backend = &route.backends[index];
-    let running = Running(cell);
-    loop {
-        let target = cell.state.lock().wanted;
-        let link = link(backend, audience);
-        let fetched = tokio::select! {
-            fetched = fetch(backend, &link, kind) => fetched,
-            () = pipeline.stop.cancelled() => return,
-        };
-        let tell;
-        {
-            let mut state = cell.state.lock();
-            match fetched {
-                Ok(listing) => {
-                    let changed = state.listing.as_deref() != Some(&listing);
-                    tell = changed && (state.listing.is_some() || state.missed);
-                    if changed {
-                        state.listing = Some(Arc::new(listing));
-                    }
-                    if changed || state.is_stale() {
-                        route.lists.epoch.fetch_add(1, Ordering::Relaxed);
-                    }
-                    state.have = target;
-                    state.fetched = Some(Instant::now());
-                    state.failed = None;
-                    state.missed = false;
-                }
-                Err(error) => {
-                    let upstream = backend.upstream.name();
-                    tracing::warn!(%upstream, list = kind.as_str(), %error, "list cannot be refreshed");
-                    backend.metrics.list_failures.inc();
-                    state.failed = Some(Instant::now());
-                    state.missed = true;
-                    tell = false;
-                }
-            }
-            // Changed again meanwhile: what was fetched may be older than the notice.
-            if state.is_stale() && state.failed.is_none() {
-                continue;
-            }
-        }
-        drop(running);
-        if tell {
-            hub::tell(pipeline, route, kind, audience.session);
-        }
-        return;
-    }
-}
-
-/// Why a list could not be fetched.
-#[derive(Debug, thiserror::Error)]
-enum FetchError {
-    #[error(transparent)]
-    Call(#[from] CallError),
-    #[error("the upstream answered with error {0}")]
-    Refused(String),
-    #[error(transparent)]
-    Page(#[from] crate::catalog::PageError),
-    #[error("the upstream's cursor leads back to a page that was read already")]
-    Loop,
-    #[error("the list is longer than {MAX_ITEMS} items or {MAX_PAGES} pages")]
-    TooLong,
-}
-
-/// All pages of one list. A kind that the upstream does not offer is empty.
-async fn fetch(
-    backend: &Arc<Backend>,
-    link: &LinkKey,
-    kind: ListKind,
-) -> Result<Listing, FetchError> {
-    let hello = backend.upstream.hello(link).await?;
-    let mut items: Vec<Item> = Vec::new();
-    if !offers(&hello.caps, kind) {
-        return Ok(Listing::default());
-    }
-    let mut seen = HashSet::new();
-    let mut keys = HashSet::new();
-    let mut cursor: Option<String> = None;
-    for _ in 0..MAX_PAGES {
-        let params =
-            cursor.as_ref().map(|cursor| serde_json::json!({ "cursor": cursor }).to_string());
-        let request = Message::request(kind.method(), params.as_ref().map(String::as_bytes));
-        let answer = backend.upstream.call(link, own_call(backend, request)).await?;
-        if answer.answer() != Answer::Result {
-            let code = answer.member(Member::ErrorCode).unwrap_or_default();
-            if &code[..] == b"-32601" {
-                return Ok(Listing::default());
-            }
-            return Err(FetchError::Refused(String::from_utf8_lossy(&code).into_owned()));
-        }
-        let result = answer.result().unwrap_or_default();
-        let mut skipped = 0;
-        let (page, next) = parse_page(kind, &result, &mut skipped)?;
-        let before = items.len() + page.len();
-        items.extend(page.into_iter().filter(|item| keys.insert(item.key.clone())));
-        if skipped > 0 || items.len() < before {
-            let upstream = backend.upstream.name();
-            let twice = before - items.len();
-            tracing::warn!(%upstream, list = kind.as_str(), skipped, twice, "items are left out");
-        }
-        if items.len() > MAX_ITEMS {
-            return Err(FetchError::TooLong);
-        }
-        match next {
-            None => return Ok(Listing { items }),
-            Some(next) if !seen.insert(next.clone()) => return Err(FetchError::Loop),
-            Some(next) => cursor = Some(next),
-        }
-    }
-    Err(FetchError::TooLong)
-}
-
-/// A call of the gateway's own: it belongs to no client, so nothing may be asked on it.
-pub(super) fn own_call(backend: &Backend, message: Message) -> OutCall {
-    OutCall {
-        message,
-        edits: SmallVec::new(),
-        caller: CallerId(0),
-        timeout: backend.config().timeout,
-        max_timeout: backend.config().max_timeout,
-        events: Events::closed(),
-    }
-}
-
-/// Tries every upstream of a route beside requests, so that its capabilities and lists are known early and one
-/// that was down is found when it is up.
-pub(super) fn warm(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>) {
-    for index in 0..route.backends.len() {
-        let (pipeline, route) = (Arc::clone(pipeline), Arc::clone(route));
-        pipeline.clone().tasks.spawn(async move {
-            let stop = pipeline.stop.clone();
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = warm_one(&pipeline, &route, index) => {}
-            }
-        });
-    }
-}
-
-async fn warm_one(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, index: usize) {
-    let backend = &route.backends[index];
-    let audience = Audience { session: None, caps: ClientCaps::NONE };
-    let mut pause = Duration::from_millis(500);
-    while let Err(error) = backend.upstream.hello(&link(backend, audience)).await {
-        let upstream = backend.upstream.name();
-        tracing::warn!(%upstream, %error, retry_in = ?pause, "upstream is not available");
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(15));
-    }
-    for kind in ListKind::ALL {
-        let key = (index, audience, kind);
-        start(pipeline, route, key, &route.lists.own_cell(index, audience, kind));
-    }
-}
-
-/// The link that the gateway keeps for itself.
-pub(super) fn home(backend: &Backend) -> LinkKey {
-    link(backend, Audience { session: None, caps: ClientCaps::NONE })
 }
