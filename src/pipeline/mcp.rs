@@ -236,34 +236,37 @@ async fn located<'a>(
         .member_str(Member::Uri)
         .ok_or_else(|| params("Invalid params: uri must be a string"))?;
     let method = message.method();
-    if method == "resources/unsubscribe" && !hub::is_subscribed(cx, &uri) {
-        return Ok(ok(result_response(id, b"{}")));
+    if method == "resources/unsubscribe" {
+        // The owner is who was subscribed to: the resource need not be listed any more.
+        return match hub::unsubscribe(cx, &uri) {
+            Some(backend) => {
+                let answer = call(cx, message, Target::plain(backend), ledger, outlet).await?;
+                Ok(restored(id, &answer))
+            }
+            None => Ok(ok(result_response(id, b"{}"))),
+        };
     }
     let Some(upstream) = cx.route.lists.uri_owner(cx, &uri).await else {
         let uri = Value::from(&*uri).to_string();
         let fault = Fault::new(Reason::InvalidParams, "Unknown resource").with("uri", uri);
         return Err(Ended::Fault(fault));
     };
-    let backend = &cx.route.backends[upstream];
-    match method {
-        "resources/subscribe" if !hub::may_subscribe(cx) => {
-            return Err(params("this session has too many subscriptions"));
-        }
-        "resources/subscribe" if !hub::subscribe(cx, backend, &uri) => {
-            return Ok(ok(result_response(id, b"{}")));
-        }
-        "resources/unsubscribe" if !hub::unsubscribe(cx, backend, &uri) => {
-            return Ok(ok(result_response(id, b"{}")));
-        }
-        _ => {}
+    let target = Target::plain(&cx.route.backends[upstream]);
+    if method != "resources/subscribe" {
+        let answer = call(cx, message, target, ledger, outlet).await?;
+        return Ok(restored(id, &answer));
     }
-    let answer = call(cx, message, Target::plain(backend), ledger, outlet).await;
-    if method == "resources/subscribe"
-        && !matches!(&answer, Ok(answer) if outcome_of(answer) == Outcome::Ok)
-    {
-        hub::unsubscribe(cx, backend, &uri);
+    let Some(subscribing) = hub::subscribe(cx, target.backend, &uri) else {
+        return Err(params("this session has too many subscriptions, or the uri is too long"));
+    };
+    if subscribing.is_known() {
+        return Ok(ok(result_response(id, b"{}")));
     }
-    Ok(restored(id, &answer?))
+    let answer = call(cx, message, target, ledger, outlet).await?;
+    if outcome_of(&answer) == Outcome::Ok {
+        subscribing.confirm();
+    }
+    Ok(restored(id, &answer))
 }
 
 /// Completion of an argument of a prompt or a variable of a template.

@@ -1,14 +1,16 @@
 //! What upstreams say that belongs to no request, and who hears of it: list changes, resource updates, log
 //! levels. And the sweep of idle sessions.
 
-use std::collections::{HashMap, HashSet};
+mod topics;
+
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::topics::{Subscribing, Topic, Topics};
 use super::call::Context;
 use super::lists::own_call;
 use super::{Backend, McpRoute, Pipeline, Route};
@@ -23,113 +25,60 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 /// How often idle sessions are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// A subscription on one link of one upstream.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Topic {
-    upstream: UpstreamName,
-    link: LinkKey,
-    uri: Arc<str>,
-}
-
 /// Who subscribed to what.
 #[derive(Debug, Default)]
 pub(super) struct Hub {
-    topics: Mutex<HashMap<Topic, HashSet<u64>>>,
+    topics: Topics,
 }
-
-/// Most resources one session may subscribe to.
-const MAX_TOPICS: usize = 1_000;
 
 impl Hub {
     /// Forgets a session; upstreams are told of resources that nobody watches any more.
-    pub(super) fn forget(&self, pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, session: u64) {
-        let mut orphans = Vec::new();
-        // Most sessions never subscribe.
-        if self.topics.lock().is_empty() {
-            return;
-        }
-        self.topics.lock().retain(|topic, sessions| {
-            if sessions.remove(&session) && sessions.is_empty() {
-                orphans.push(topic.clone());
-            }
-            !sessions.is_empty()
-        });
-        for topic in orphans {
+    pub(super) fn forget(&self, pipeline: &Arc<Pipeline>, route: &McpRoute, session: u64) {
+        for topic in self.topics.forget(session) {
             // The link of one session ends with it.
-            if topic.link.scope == LinkScope::Session(session) {
-                continue;
-            }
-            let mut backends = route.backends.iter();
-            if let Some(backend) = backends.find(|b| *b.upstream.name() == topic.upstream) {
-                let params = serde_json::json!({ "uri": &*topic.uri }).to_string();
-                let request = Message::request("resources/unsubscribe", Some(params.as_bytes()));
-                send_beside(pipeline, backend, topic.link, request);
+            if topic.link.scope != LinkScope::Session(session) {
+                drop_topic(pipeline, route, topic);
             }
         }
     }
+}
 
-    /// Sessions that subscribed to the URI, or to something it is a part of, on that link.
-    fn watchers(&self, upstream: &UpstreamName, link: &LinkKey, uri: &str) -> HashSet<u64> {
-        let topics = self.topics.lock();
-        let matching = topics.iter().filter(|(topic, _)| {
-            topic.upstream == *upstream && topic.link == *link && covers(&topic.uri, uri)
-        });
-        matching.flat_map(|(_, sessions)| sessions.iter().copied()).collect()
-    }
-
-    fn uris(&self, upstream: &UpstreamName, link: &LinkKey) -> Vec<Arc<str>> {
-        let topics = self.topics.lock();
-        let matching = topics.keys().filter(|t| t.upstream == *upstream && t.link == *link);
-        matching.map(|topic| Arc::clone(&topic.uri)).collect()
+fn drop_topic(pipeline: &Arc<Pipeline>, route: &McpRoute, topic: Topic) {
+    if let Some(backend) = backend_of(route, &topic) {
+        send_beside(pipeline, backend, topic.link, about("resources/unsubscribe", &topic.uri));
     }
 }
 
-/// Whether an update of `uri` concerns who subscribed to `subscribed` (MCP digest §10.3: it may be a sub-resource).
-fn covers(subscribed: &str, uri: &str) -> bool {
-    uri.strip_prefix(subscribed).is_some_and(|rest| {
-        rest.is_empty() || subscribed.ends_with('/') || rest.starts_with(['/', '?', '#'])
-    })
+fn backend_of<'a>(route: &'a McpRoute, topic: &Topic) -> Option<&'a Arc<Backend>> {
+    route.backends.iter().find(|backend| *backend.upstream.name() == topic.upstream)
 }
 
-fn topic(cx: &Context, backend: &Backend, uri: &str) -> Topic {
-    Topic { upstream: backend.upstream.name().clone(), link: cx.link(backend), uri: uri.into() }
+/// A request of the gateway's own about one resource.
+fn about(method: &str, uri: &str) -> Message {
+    let params = serde_json::json!({ "uri": uri }).to_string();
+    Message::request(method, Some(params.as_bytes()))
 }
 
-/// Whether this session subscribed to the URI.
-pub(super) fn is_subscribed(cx: &Context, uri: &str) -> bool {
-    let number = cx.session.number();
-    let topics = cx.pipeline.hub.topics.lock();
-    topics.iter().any(|(topic, sessions)| *topic.uri == *uri && sessions.contains(&number))
+/// A session subscribes to a resource of an upstream; `None` when it may not.
+pub(super) fn subscribe<'a>(
+    cx: &'a Context,
+    backend: &Backend,
+    uri: &str,
+) -> Option<Subscribing<'a>> {
+    let upstream = backend.upstream.name().clone();
+    let topic = Topic { upstream, link: cx.link(backend), uri: uri.into() };
+    cx.pipeline.hub.topics.join(topic, cx.session.number())
 }
 
-/// Whether this session may subscribe to one more resource.
-pub(super) fn may_subscribe(cx: &Context) -> bool {
-    let number = cx.session.number();
-    let topics = cx.pipeline.hub.topics.lock();
-    topics.values().filter(|sessions| sessions.contains(&number)).count() < MAX_TOPICS
-}
-
-/// Notes a subscription; `true` when the upstream must be told, as this is the first one on its link.
-pub(super) fn subscribe(cx: &Context, backend: &Backend, uri: &str) -> bool {
-    let number = cx.session.number();
-    let mut topics = cx.pipeline.hub.topics.lock();
-    let sessions = topics.entry(topic(cx, backend, uri)).or_default();
-    let first = sessions.is_empty();
-    sessions.insert(number);
-    first
-}
-
-/// Takes a subscription back; `true` when the upstream must be told, as it was the last one on its link.
-pub(super) fn unsubscribe(cx: &Context, backend: &Backend, uri: &str) -> bool {
-    let mut topics = cx.pipeline.hub.topics.lock();
-    let topic = topic(cx, backend, uri);
-    let Some(sessions) = topics.get_mut(&topic) else { return false };
-    sessions.remove(&cx.session.number());
-    let last = sessions.is_empty();
-    if last {
-        topics.remove(&topic);
+/// Takes a subscription back; the upstream that must be told, where it was the last one on its link.
+pub(super) fn unsubscribe<'a>(cx: &'a Context, uri: &str) -> Option<&'a Arc<Backend>> {
+    let mut orphans = cx.pipeline.hub.topics.leave(uri, cx.session.number());
+    let last = orphans.pop();
+    // More than one only if the resource has moved to another upstream meanwhile.
+    for topic in orphans {
+        drop_topic(&cx.pipeline, &cx.route, topic);
     }
-    last
+    last.and_then(|topic| backend_of(&cx.route, &topic))
 }
 
 /// Tells the upstreams of a session which log level its client asked for.
@@ -138,13 +87,13 @@ pub(super) fn relay_level(cx: &Context) {
         let link = cx.link(backend);
         // A link that is not open yet is told when it opens.
         if backend.upstream.is_open(&link) {
-            send_level(&cx.pipeline, &cx.route, backend, link);
+            send_level(&cx.pipeline, backend, link);
         }
     }
 }
 
-/// Sets the level that a link needs: the lowest that any of its sessions asked for.
-fn send_level(pipeline: &Arc<Pipeline>, route: &McpRoute, backend: &Arc<Backend>, link: LinkKey) {
+/// Sets the level that a link needs: the lowest that any of its sessions asked for, on whatever route.
+fn send_level(pipeline: &Arc<Pipeline>, backend: &Arc<Backend>, link: LinkKey) {
     if backend.upstream.known().is_some_and(|hello| !hello.caps.logging) {
         return;
     }
@@ -153,9 +102,13 @@ fn send_level(pipeline: &Arc<Pipeline>, route: &McpRoute, backend: &Arc<Backend>
             pipeline.sessions.numbered(number).and_then(|session| session.log_rank())
         }
         LinkScope::Shared | LinkScope::Principal(_) => {
+            let mut routes = Vec::new();
+            for_routes(pipeline, backend.upstream.name(), |_, route, _| {
+                routes.push(route.name.clone());
+            });
             let sessions = pipeline
                 .sessions
-                .collect(|session| *session.route() == route.name && session.caps() == link.caps);
+                .collect(|session| session.caps() == link.caps && routes.contains(session.route()));
             sessions.iter().filter_map(|session| session.log_rank()).min()
         }
     };
@@ -242,7 +195,7 @@ fn take(pipeline: &Arc<Pipeline>, notice: Notice, changes: &mut HashSet<Change>)
         }
         NoticeKind::ResourceUpdated(message) => {
             let Some(uri) = message.member_str(Member::Uri) else { return };
-            for number in pipeline.hub.watchers(&upstream, &link, &uri) {
+            for number in pipeline.hub.topics.watchers(&upstream, &link, &uri) {
                 if let Some(session) = pipeline.sessions.numbered(number) {
                     session.publish(&Broadcast::Updated(message.text().clone()));
                 }
@@ -264,15 +217,13 @@ fn take(pipeline: &Arc<Pipeline>, notice: Notice, changes: &mut HashSet<Change>)
 fn opened(pipeline: &Arc<Pipeline>, upstream: &UpstreamName, link: &LinkKey) {
     let snapshot = pipeline.snapshot();
     let Some(backend) = snapshot.backends.get(upstream) else { return };
-    for uri in pipeline.hub.uris(upstream, link) {
-        let params = serde_json::json!({ "uri": &*uri }).to_string();
-        let request = Message::request("resources/subscribe", Some(params.as_bytes()));
-        send_beside(pipeline, backend, link.clone(), request);
+    for uri in pipeline.hub.topics.uris(upstream, link) {
+        send_beside(pipeline, backend, link.clone(), about("resources/subscribe", &uri));
     }
     for_routes(pipeline, upstream, |_, route, index| {
         route.lists.reopened(pipeline, route, index, link);
-        send_level(pipeline, route, backend, link.clone());
     });
+    send_level(pipeline, backend, link.clone());
 }
 
 /// Every MCP route that an upstream serves: its number, itself, and the upstream's place in it.
@@ -302,20 +253,5 @@ pub(super) async fn sweep(pipeline: Arc<Pipeline>) {
         for session in pipeline.sessions.sweep() {
             pipeline.released(&session);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::covers;
-
-    #[test]
-    fn an_update_concerns_the_resource_and_its_parts_only() {
-        assert!(covers("file:///a", "file:///a"));
-        assert!(covers("file:///a", "file:///a/b"));
-        assert!(covers("file:///a", "file:///a#x"));
-        assert!(covers("file:///a/", "file:///a/b"));
-        assert!(!covers("file:///a", "file:///ab"));
-        assert!(!covers("file:///a/b", "file:///a"));
     }
 }
