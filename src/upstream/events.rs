@@ -72,6 +72,7 @@ impl Events {
     }
 
     /// Puts an event in, if there is room.
+    #[expect(clippy::result_large_err, reason = "a refused event goes back as it came")]
     pub(super) fn try_send(&self, event: CallEvent) -> Result<(), TrySendError<CallEvent>> {
         let Some(shared) = &self.0 else { return Err(TrySendError::Closed(event)) };
         let mut state = shared.state.lock();
