@@ -366,6 +366,70 @@ async fn c097_a_late_list_is_merged_and_announced() {
 }
 
 #[tokio::test]
+async fn a_list_that_failed_is_tried_again_unasked_and_announced() {
+    let odd = Fake::mcp(["y"])
+        .on("tools/list", |call: Call| async move {
+            match call.fake.count("tools/list") {
+                1 => call.error(-32603, "not yet").await,
+                _ => call.result(&json!({"tools": [tool("y")]}).to_string()).await,
+            }
+        })
+        .start()
+        .await;
+    let good = Fake::mcp(["x"]).start().await;
+    let gateway =
+        Setup::new().fake("odd", &odd).fake("good", &good).mcp(&["odd", "good"]).start().await;
+    let client = gateway.mcp().await;
+    let mut stream = client.stream().await;
+    client.until_tools("the one that works", |tools| tools == ["good__x"]).await;
+    let told = stream.message_within(Duration::from_secs(6)).await.expect("a notice");
+    assert_eq!(told["method"], "notifications/tools/list_changed");
+    assert_eq!(client.tools().await, ["odd__y", "good__x"]);
+}
+
+#[tokio::test]
+async fn while_no_upstream_has_said_what_it_lists_the_answer_is_an_error() {
+    let (addr, held) = closed_port();
+    let limits = "connect_timeout = \"1s\"\nlist_timeout = \"1s\"";
+    let gateway = Setup::new()
+        .upstream("closed", &format!("url = \"http://{addr}/mcp\"\n{limits}"))
+        .mcp(&["closed"])
+        .start()
+        .await;
+    let client = gateway.mcp().await;
+    let answer = client.request("tools/list", json!({})).await;
+    assert_eq!(answer.code(), -31004, "{}", answer.text);
+    drop(held);
+}
+
+#[tokio::test]
+async fn a_resource_that_is_listed_no_more_can_still_be_unsubscribed() {
+    let up = Fake::mcp([])
+        .with(|lists| {
+            lists.capabilities = json!({"resources": {"subscribe": true, "listChanged": true}});
+            lists.resources = vec![json!({"name": "r", "uri": "x://r"})];
+        })
+        .start()
+        .await;
+    let other = Fake::mcp(["x"]).start().await;
+    let gateway =
+        Setup::new().fake("up", &up).fake("other", &other).mcp(&["up", "other"]).start().await;
+    let client = gateway.mcp().await;
+    let uris = || client.names("resources/list", "resources", "uri");
+    assert_eq!(uris().await, ["x://r"]);
+    client.request("resources/subscribe", json!({"uri": "x://r"})).await.result();
+    let mut stream = client.stream().await;
+    up.until("a stream for notices", |core| core.streams() > 0).await;
+    up.edit(|lists| lists.resources.clear());
+    up.push(r#"{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}"#);
+    stream.message_within(Duration::from_secs(6)).await.expect("a notice");
+    assert!(uris().await.is_empty());
+    let answer = client.request("resources/unsubscribe", json!({"uri": "x://r"})).await;
+    assert_eq!(answer.result(), &json!({}));
+    up.until_count("resources/unsubscribe", 1).await;
+}
+
+#[tokio::test]
 async fn tools_are_chosen_renamed_and_passed_on_as_they_are() {
     let definition = r#"{"name":"q","x-vendor":{"b":1.10},"inputSchema":{"type":"object","$defs":{"a":{"$anchor":"n"}},"properties":{"n":{"maximum":9007199254740993}}},"_meta":{"k":1e2}}"#;
     let up = Fake::mcp([])

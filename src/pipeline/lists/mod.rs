@@ -169,8 +169,7 @@ impl Lists {
                 if owns {
                     settle(cx, (index, audience, kind), &cell, backend.config().list_timeout).await;
                 }
-                let listing = cell.state.lock().listing.clone();
-                listing
+                cell.state.lock().listing.clone()
             }
         });
         let listings = join_all(waits).await;
