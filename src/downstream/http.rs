@@ -158,7 +158,8 @@ async fn post(
 /// Media types, before the body is read.
 fn check_head(route: &Route, headers: &HeaderMap) -> Result<Accepts, (StatusCode, Fault)> {
     let lenient = matches!(route, Route::Plain(route) if route.lenient_content_type);
-    if !is_json(headers) && !(lenient && is_undeclared(headers)) {
+    let takes = is_json(headers) || (lenient && is_undeclared(headers));
+    if !takes {
         let fault = Fault::new(
             Reason::InvalidRequest,
             "Unsupported Media Type: send Content-Type: application/json in UTF-8",
