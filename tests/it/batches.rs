@@ -301,8 +301,13 @@ async fn a_batch_of_responses_settles_questions() {
     let client = Mcp::open_at(gateway.http(), "/mcp", "2025-03-26", json!({"roots": {}})).await;
     let mut stream = client.open_call(1, "ask", json!({}), json!({})).await;
     let question = stream.next_message().await.unwrap();
-    let answer = json!([{"jsonrpc": "2.0", "id": question["id"], "result": {"roots": ["r"]}}]);
-    assert_eq!(client.post(&answer.to_string()).await.status, 202);
+    let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": ["r"]}});
+    let ping = json!({"jsonrpc": "2.0", "id": 9, "method": "ping"});
+    let mixed = json!([answer, ping]);
+    assert_eq!(client.post(&mixed.to_string()).await.code(), -32600, "answers beside requests");
+    let notice = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    let answers = json!([answer, notice]);
+    assert_eq!(client.post(&answers.to_string()).await.status, 202);
     let answer = stream.next_message().await.unwrap();
     assert_eq!(answer["result"]["content"][0]["text"], "[\"r\"]");
 }

@@ -70,6 +70,9 @@ async fn a_request_without_a_session_is_400_and_with_a_dead_one_404() {
     headers.push(("mcp-session-id", "never-given-out"));
     let reply = gateway.http().send("POST", "/mcp", &headers, list).await;
     assert_eq!(reply.status, 404);
+    let refused = [("method", "tools/list"), ("outcome", "rpc_error")];
+    let counted = |m: &crate::metrics::Metrics| m.value("trunkline_exchanges_total", &refused);
+    gateway.until("both are counted", |m| counted(m) == 2.0).await;
     for method in ["GET", "DELETE"] {
         let dead = [("accept", "text/event-stream"), ("mcp-session-id", "never-given-out")];
         assert_eq!(gateway.http().send(method, "/mcp", &dead, "").await.status, 404, "{method}");

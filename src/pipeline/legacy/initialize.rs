@@ -1,0 +1,155 @@
+//! `initialize`: a session begins, and its client is told what all upstreams offer together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use http::StatusCode;
+use serde_json::json;
+
+use super::LEGACY;
+use crate::fault::{Fault, Outcome, Reason};
+use crate::jsonrpc::{Id, Member, Message, NullId, result_response};
+use crate::mcp::{ClientCaps, Era, ProtocolVersion, ServerCaps};
+use crate::pipeline::ledger::{Caller, Ledger};
+use crate::pipeline::reply::Reply;
+use crate::pipeline::{Inbound, McpRoute, Pipeline, lists};
+use crate::session::{Full, NewSession};
+
+/// How long `initialize` waits for upstreams of which nothing is known yet, so that what it promises is right
+/// when they are quick. Slow ones are never waited for.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Opens a session (MCP digest §4.1, §19.5).
+pub(super) async fn initialize(
+    pipeline: &Arc<Pipeline>,
+    route: &Arc<McpRoute>,
+    inbound: &Inbound,
+    message: Message,
+) -> Reply {
+    let label = pipeline.metrics().label("initialize");
+    let caller = Caller::of(inbound);
+    let ledger = caller.open(label, &message, None);
+    let id = message.id();
+    let fail = |mut ledger: Ledger<'_>, fault: Fault| {
+        ledger.failed(&fault);
+        ledger.end(fault.reason.outcome());
+        let mut reply = Reply::fault(id.as_ref(), &fault, LEGACY, NullId::Omit);
+        if let (Reply::One { status, .. }, Reason::Overloaded) = (&mut reply, fault.reason) {
+            *status = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        reply
+    };
+    if pipeline.is_draining() {
+        let mut fault = Fault::new(Reason::Overloaded, "the gateway is shutting down");
+        fault.retry_after = Some(Duration::from_secs(1));
+        return fail(ledger, fault);
+    }
+    let Some(requested) = message.member_str(Member::ProtocolVersion) else {
+        let text = "Invalid params: protocolVersion must be a string";
+        return bad_params(fail(ledger, Fault::new(Reason::InvalidParams, text)));
+    };
+    let is_object = |member| message.member(member).is_some_and(|text| text.starts_with(b"{"));
+    if !is_object(Member::Capabilities) || !is_object(Member::ClientInfo) {
+        let text = "Invalid params: capabilities and clientInfo must be objects";
+        return bad_params(fail(ledger, Fault::new(Reason::InvalidParams, text)));
+    }
+    let version = ProtocolVersion::negotiate(&requested);
+    let caps =
+        message.member(Member::Capabilities).map_or(ClientCaps::NONE, |c| ClientCaps::parse(&c));
+    let result = greeting(route, version).await;
+    let opened = NewSession { route: route.name.clone(), principal: None, version, caps };
+    let session = match pipeline.sessions.open(opened) {
+        Ok(session) => session,
+        Err(error @ Full::Limit { .. }) => {
+            let mut fault = Fault::new(Reason::Overloaded, error.to_string());
+            fault.retry_after = Some(Duration::from_secs(1));
+            return fail(ledger, fault);
+        }
+        Err(Full::NoRandomness) => {
+            return fail(ledger, Fault::new(Reason::Internal, "no session could be opened"));
+        }
+    };
+    route.metrics.sessions(Era::Legacy).inc();
+    ledger.end(Outcome::Ok);
+    let id = id.unwrap_or_else(|| Id::from_number(0));
+    Reply::One {
+        status: StatusCode::OK,
+        body: result_response(&id, result.to_string().as_bytes()).into(),
+        session: Some(session.id().clone()),
+        retry_after: None,
+    }
+}
+
+/// A rejected `initialize` opens nothing and says so by its status.
+fn bad_params(mut reply: Reply) -> Reply {
+    if let Reply::One { status, .. } = &mut reply {
+        *status = StatusCode::BAD_REQUEST;
+    }
+    reply
+}
+
+/// The result of `initialize`: what all upstreams offer together.
+async fn greeting(route: &McpRoute, version: ProtocolVersion) -> serde_json::Value {
+    let unknown: Vec<_> =
+        route.backends.iter().filter(|backend| backend.upstream.may_come_up()).collect();
+    if !unknown.is_empty() {
+        let hellos = unknown.iter().map(|backend| async move {
+            let _ = backend.upstream.hello(&lists::home(backend)).await;
+        });
+        let _ = tokio::time::timeout(GRACE, join_all(hellos)).await;
+    }
+    // Of an upstream that is not known yet everything is promised: what is not advertised now, a client never asks for.
+    let promised = ServerCaps {
+        tools: true,
+        prompts: true,
+        resources: true,
+        subscribe: true,
+        completions: true,
+        logging: true,
+        list_changed: true,
+    };
+    let mut caps = ServerCaps::default();
+    let mut instructions = Vec::new();
+    for backend in &route.backends {
+        let hello = backend.upstream.known();
+        caps = caps.union(hello.as_ref().map_or(promised, |hello| hello.caps));
+        if let Some(text) = hello.and_then(|hello| hello.instructions.clone()) {
+            instructions.push((backend.upstream.name().as_str().to_owned(), text));
+        }
+    }
+    if version < ProtocolVersion::V2025_03_26 {
+        caps.completions = false;
+    }
+    let mut result = json!({
+        "protocolVersion": version.as_str(),
+        "capabilities": caps.to_json(),
+        "serverInfo": { "name": "trunkline", "version": env!("CARGO_PKG_VERSION") },
+    });
+    if let Some(text) = merged_instructions(route, instructions) {
+        result["instructions"] = text.into();
+    }
+    result
+}
+
+/// Longest instructions that are passed on.
+const MAX_INSTRUCTIONS: usize = 32 << 10;
+
+/// One upstream's as they are; of several, a section each under its name and prefix.
+fn merged_instructions(route: &McpRoute, parts: Vec<(String, String)>) -> Option<String> {
+    let mut text = String::new();
+    for (upstream, part) in parts {
+        if route.backends.len() > 1 {
+            if !text.is_empty() {
+                text.push_str("\n\n");
+            }
+            text.push_str("# ");
+            text.push_str(&crate::catalog::Naming::title(route.naming, &upstream));
+            text.push('\n');
+        }
+        text.push_str(&part);
+    }
+    let end = text.floor_char_boundary(MAX_INSTRUCTIONS);
+    text.truncate(end);
+    (!text.is_empty()).then_some(text)
+}
