@@ -3,6 +3,9 @@
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
 
+/// What clients of the protocol send.
+const USUAL: &str = "application/json, text/event-stream";
+
 /// Which answers a client takes (RFC 9110 §12.5.1). No `Accept` takes anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Accepts {
@@ -15,6 +18,12 @@ pub(super) struct Accepts {
 impl Accepts {
     /// Reads the `Accept` headers.
     pub(super) fn of(headers: &HeaderMap) -> Self {
+        let mut all = headers.get_all(ACCEPT).iter();
+        if let (Some(only), None) = (all.next(), all.next())
+            && only == USUAL
+        {
+            return Self { json: true, events: true };
+        }
         let mut any = false;
         let (mut json, mut events) = (None, None);
         for header in headers.get_all(ACCEPT) {

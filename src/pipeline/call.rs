@@ -195,7 +195,7 @@ async fn run(
                 Box::pin(collect.take(event)).await;
                 continue;
             }
-            Some((ask, id, end)) = collect.asked.next(), if !collect.asked.is_empty() => {
+            Some((ask, id, end)) = next(&mut collect.asked), if collect.asked.is_some() => {
                 Box::pin(collect.asked_ended(ask, id, end)).await;
                 continue;
             }
@@ -253,12 +253,18 @@ enum AskEnd {
 
 type Asked = std::pin::Pin<Box<dyn Future<Output = (Ask, Id, AskEnd)> + Send>>;
 
+/// The next question that ended.
+async fn next(asked: &mut Option<FuturesUnordered<Asked>>) -> Option<(Ask, Id, AskEnd)> {
+    asked.as_mut()?.next().await
+}
+
 /// The exchange and what it holds while its call runs.
 struct Collect<'a> {
     cx: &'a Context,
     outlet: &'a Outlet,
     exchange: Exchange,
-    asked: FuturesUnordered<Asked>,
+    /// The questions that are open; none until the first is put, since even an empty set is allocated.
+    asked: Option<FuturesUnordered<Asked>>,
     /// The ids under which the client has been asked and has not answered.
     open: Vec<Id>,
 }
@@ -266,7 +272,7 @@ struct Collect<'a> {
 impl<'a> Collect<'a> {
     fn new(cx: &'a Context, outlet: &'a Outlet) -> Self {
         let exchange = Exchange::new(cx.session.log_rank());
-        Self { cx, outlet, exchange, asked: FuturesUnordered::new(), open: Vec::new() }
+        Self { cx, outlet, exchange, asked: None, open: Vec::new() }
     }
 
     async fn take(&mut self, event: CallEvent) {
@@ -308,7 +314,7 @@ impl<'a> Collect<'a> {
         let id = question.id();
         self.open.push(id.clone());
         self.outlet.send(ask.message.with_id(&id)).await;
-        self.asked.push(Box::pin(async move {
+        self.asked.get_or_insert_default().push(Box::pin(async move {
             let end = tokio::select! {
                 answer = question.answer() => answer.map_or(AskEnd::Gone, AskEnd::Answered),
                 () = ask.withdrawn() => AskEnd::Withdrawn,
