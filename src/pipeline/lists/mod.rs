@@ -60,6 +60,8 @@ type CellKey = (usize, Audience, ListKind);
 pub struct Lists {
     cells: DashMap<CellKey, Arc<Cell>>,
     views: DashMap<(Audience, ListKind), Arc<View>>,
+    /// What could be merged where a name was looked up before every list was there.
+    parts: DashMap<(Audience, ListKind), Arc<View>>,
     past: Mutex<VecDeque<Arc<View>>>,
     /// Counts changes of any cell: a view of another epoch is built anew.
     epoch: AtomicU64,
@@ -162,18 +164,29 @@ impl Lists {
         if route.naming == Naming::Own || self.views.contains_key(&(audience, kind)) {
             return self.for_lookup(cx, kind).await;
         }
-        let waits = route.backends.iter().enumerate().map(|(index, backend)| {
-            let cell = self.cell(cx, index, audience, kind);
-            let owns = Naming::can_own(backend.upstream.name().as_str(), name);
-            async move {
-                if owns {
-                    settle(cx, (index, audience, kind), &cell, backend.config().list_timeout).await;
-                }
-                cell.state.lock().listing.clone()
-            }
-        });
-        let listings = join_all(waits).await;
-        Arc::new(self.build(&cx.pipeline, route, kind, &listings))
+        let cells: SmallVec<[Arc<Cell>; 8]> =
+            (0..route.backends.len()).map(|index| self.cell(cx, index, audience, kind)).collect();
+        if cells.iter().all(|cell| !cell.state.lock().is_stale()) {
+            return Box::pin(self.current(cx, kind)).await;
+        }
+        let waits =
+            cells.iter().zip(&route.backends).enumerate().filter_map(|(index, (cell, b))| {
+                let owns = Naming::can_own(b.upstream.name().as_str(), name);
+                owns.then(|| settle(cx, (index, audience, kind), cell, b.config().list_timeout))
+            });
+        join_all(waits).await;
+        // Read before the cells, as in `current`.
+        let epoch = self.epoch.load(Ordering::Acquire);
+        if let Some(part) = self.parts.get(&(audience, kind))
+            && part.epoch == epoch
+        {
+            return Arc::clone(&part);
+        }
+        let listings: Vec<_> = cells.iter().map(|cell| cell.state.lock().listing.clone()).collect();
+        let part = View { epoch, ..self.build(&cx.pipeline, route, kind, &listings) };
+        let part = Arc::new(part);
+        self.parts.insert((audience, kind), Arc::clone(&part));
+        part
     }
 
     /// A newer view than the last one, if there can be one.
@@ -272,6 +285,7 @@ impl Lists {
     pub(super) fn forget(&self, session: u64) {
         self.cells.retain(|(_, audience, _), _| audience.session != Some(session));
         self.views.retain(|(audience, _), _| audience.session != Some(session));
+        self.parts.retain(|(audience, _), _| audience.session != Some(session));
     }
 
     fn is_current(&self, view: &View) -> bool {
@@ -317,6 +331,7 @@ impl Lists {
 
     /// Puts a view in the place of the last one. The same list again keeps its number, so that cursors stay valid.
     fn replace(&self, route: &McpRoute, seen: (Audience, ListKind), mut view: View) -> Arc<View> {
+        self.parts.remove(&seen);
         let last = self.views.get(&seen).map(|view| Arc::clone(&view));
         match last {
             Some(last) if last.merged.pages == view.merged.pages => view.number = last.number,
