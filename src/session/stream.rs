@@ -208,8 +208,9 @@ impl Session {
 
     fn read_event_id(&self, id: &str) -> Option<(u64, u64)> {
         let mut parts = id.split('-');
-        let tag = u32::from_str_radix(parts.next()?, 16).ok()?;
+        let tag = parts.next()?;
         let (stream, number) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        (tag == self.tag() && parts.next().is_none()).then_some((stream, number))
+        let exact = tag == format!("{:08x}", self.tag()) && parts.next().is_none();
+        exact.then_some((stream, number))
     }
 }

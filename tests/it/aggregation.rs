@@ -282,7 +282,11 @@ async fn c063_capabilities_are_the_union_of_what_can_be_routed() {
     }
     assert_eq!(all["resources"]["subscribe"], true, "{all}");
     assert!(all["completions"].is_object() && all["logging"].is_object(), "{all}");
-    assert!(client.hello["instructions"].as_str().unwrap().contains("Use p with care."));
+    let instructions = client.hello["instructions"].as_str().unwrap();
+    assert!(
+        instructions.contains("__`)\nUse p with care."),
+        "a heading with the prefix: {instructions}"
+    );
     let reference = json!({"type": "ref/prompt", "name": "prompts__p"});
     let params = json!({"ref": reference, "argument": {"name": "a", "value": ""}});
     let answer = client.request("completion/complete", params).await;

@@ -602,3 +602,21 @@ async fn the_upstream_sees_its_own_host_and_nothing_of_the_clients_headers() {
     assert_ne!(seen.header("mcp-session-id"), Some(client.session.as_str()));
     assert_eq!(seen.header("content-type"), Some(MCP_HEADERS[0].1));
 }
+
+#[tokio::test]
+async fn a_change_of_roots_is_told_to_upstreams_by_clients_that_declared_it() {
+    let up = Fake::mcp(["x"]).start().await;
+    let (gateway, up) = before(up).await;
+    let told = "notifications/roots/list_changed";
+    for (capabilities, count) in
+        [(json!({"roots": {}}), 0), (json!({"roots": {"listChanged": true}}), 1)]
+    {
+        let client = Mcp::open(&gateway, capabilities).await;
+        client.call("x", json!({})).await;
+        client.notify(told, json!({})).await;
+        // A later call on the same link shows that an earlier message was not on its way.
+        client.call("x", json!({})).await;
+        up.until_count(told, count).await;
+    }
+    assert_eq!(up.count(told), 1);
+}
