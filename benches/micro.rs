@@ -4,7 +4,10 @@
 use bytes::Bytes;
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
+use trunkline::catalog::{Listing, Naming, Source, Upkeep, merge, parse_page};
 use trunkline::jsonrpc::{Id, Limits, Message, parse_body};
+use trunkline::mcp::ListKind;
+use trunkline::router::{MethodTable, RouteTable};
 use trunkline::wire::{SseDecoder, encode_event};
 
 fn main() {
@@ -116,4 +119,33 @@ fn sse_decode_in_reads_of_16k(bencher: Bencher<'_, '_>) {
         }
         None
     });
+}
+
+/// A path and a method of a plain route with some patterns.
+#[divan::bench]
+fn route(bencher: Bencher<'_, '_>) {
+    let paths = RouteTable::new(["/mcp", "/rpc", "/tools/mcp", "/chain"]);
+    let methods = [("*", 0), ("eth_*", 1), ("eth_get*", 2), ("eth_call", 3), ("net_*", 4)];
+    let methods = MethodTable::new(methods).expect("they are globs");
+    bencher.bench_local(|| {
+        let route = paths.find(black_box("/chain"));
+        (route, methods.pick(black_box("eth_getBlockByNumber")))
+    });
+}
+
+/// The tools of ten upstreams, a hundred each, merged under prefixed names.
+#[divan::bench]
+fn merge_of_10_x_100_tools(bencher: Bencher<'_, '_>) {
+    const SCHEMA: &str = r#"{"type":"object","properties":{"path":{"type":"string"},"limit":{"type":"integer"}},"required":["path"]}"#;
+    let tools = (0..100).map(|n| {
+        format!(r#"{{"name":"tool_{n}","description":"Does number {n}.","inputSchema":{SCHEMA}}}"#)
+    });
+    let page = Bytes::from(format!(r#"{{"tools":[{}]}}"#, tools.collect::<Vec<_>>().join(",")));
+    let (items, _) = parse_page(ListKind::Tools, &page, &mut 0).expect("it is a page");
+    let listing = Listing { items };
+    let names: Vec<String> = (0..10).map(|n| format!("upstream{n}")).collect();
+    let upkeep = Upkeep::default();
+    let source = |upstream| Source { upstream, upkeep: &upkeep, listing: Some(&listing) };
+    let sources: Vec<Source<'_>> = names.iter().map(|name| source(name)).collect();
+    bencher.bench_local(|| merge(ListKind::Tools, Naming::Prefixed, black_box(&sources)));
 }
