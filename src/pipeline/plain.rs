@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::StatusCode;
-use smallvec::SmallVec;
 
 use super::call::{cut_off, no_slot, not_sent};
 use super::ledger::{Caller, Ledger};
@@ -16,7 +15,7 @@ use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Body, Chunks, Id, Kind, Message, NullId, Rejected, parse_body};
 use crate::policy::Slot;
 use crate::telemetry::MethodLabel;
-use crate::upstream::{CallError, CallerId, Events, OutCall};
+use crate::upstream::CallError;
 
 /// What every request of one POST knows.
 #[derive(Debug)]
@@ -129,7 +128,7 @@ async fn call<'a>(
     let started = Instant::now();
     let answer = tokio::select! {
         biased;
-        answer = backend.upstream.call_plain(out(backend, message.clone())) => Some(answer),
+        answer = backend.upstream.call_plain(backend.plain_call(message.clone())) => Some(answer),
         () = cx.pipeline.cut_off() => None,
     };
     drop(slot);
@@ -170,7 +169,8 @@ pub(super) async fn requests(
     let started = Instant::now();
     let answers = match &slot {
         Ok(_) => {
-            let calls = elements.iter().map(|(_, message)| out(backend, message.clone())).collect();
+            let calls =
+                elements.iter().map(|(_, message)| backend.plain_call(message.clone())).collect();
             backend.upstream.call_batch(calls).await
         }
         Err(_) => Vec::new(),
@@ -233,16 +233,4 @@ async fn slot(backend: &Backend) -> Result<Slot, Fault> {
     let slot = backend.slots.take(backend.config().timeout).await;
     backend.metrics.queue_wait.observe(queued.elapsed().as_secs_f64());
     slot.map_err(|refusal| no_slot(refusal, backend.upstream.name().as_str()))
-}
-
-fn out(backend: &Backend, message: Message) -> OutCall {
-    // Nothing precedes the answer of a plain call.
-    OutCall {
-        message,
-        edits: SmallVec::new(),
-        caller: CallerId(0),
-        timeout: backend.config().timeout,
-        max_timeout: backend.config().max_timeout,
-        events: Events::closed(),
-    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use globset::{Glob, GlobMatcher, GlobSet, GlobSetBuilder};
+use smallvec::SmallVec;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,11 +16,11 @@ use crate::config::{
     Config, Isolation, Names, Payloads, Protocol, RouteConfig, RouteName, ServerConfig, Sessions,
     ToolsConfig, UpstreamConfig, UpstreamName,
 };
-use crate::jsonrpc::Limits;
+use crate::jsonrpc::{Limits, Message};
 use crate::policy::{OriginGuard, Slots};
 use crate::router::{MethodTable, RouteTable};
 use crate::telemetry::{Metrics, RouteMetrics, UpstreamMetrics};
-use crate::upstream::{Notice, Upstream, UpstreamDeps};
+use crate::upstream::{CallerId, Events, Notice, OutCall, Upstream, UpstreamDeps};
 
 /// Why a configuration cannot be compiled. Checked configurations can.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,19 @@ impl Backend {
     /// Its configuration.
     pub fn config(&self) -> &UpstreamConfig {
         self.upstream.config()
+    }
+
+    /// A call that no session stands behind: plain JSON-RPC, or a request of the gateway's own. Nothing that precedes
+    /// its answer is wanted, and nothing may be asked on it.
+    pub(super) fn plain_call(&self, message: Message) -> OutCall {
+        OutCall {
+            message,
+            edits: SmallVec::new(),
+            caller: CallerId::GATEWAY,
+            timeout: self.config().timeout,
+            max_timeout: self.config().max_timeout,
+            events: Events::closed(),
+        }
     }
 
     /// The longest timeout of any of its calls.

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use self::topics::{Subscribing, Topic, Topics};
 use super::call::Context;
-use super::lists::own_call;
 use super::{Backend, McpRoute, Pipeline, Route};
 use crate::config::UpstreamName;
 use crate::jsonrpc::{Member, Message};
@@ -122,7 +121,7 @@ fn send_level(pipeline: &Arc<Pipeline>, backend: &Arc<Backend>, link: LinkKey) {
 fn send_beside(pipeline: &Arc<Pipeline>, backend: &Arc<Backend>, link: LinkKey, request: Message) {
     let backend = Arc::clone(backend);
     pipeline.tasks.spawn(async move {
-        let call = own_call(&backend, request);
+        let call = backend.plain_call(request);
         if let Err(error) = backend.upstream.call(&link, call).await {
             tracing::debug!(upstream = %backend.upstream.name(), %error, "upstream was not told");
         }

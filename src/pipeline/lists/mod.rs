@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use self::cell::Cell;
 use self::refresh::{announces, link, offers, settle, start};
-pub(super) use self::refresh::{home, own_call, warm};
+pub(super) use self::refresh::{home, warm};
 use super::call::Context;
 use super::{Backend, McpRoute, Pipeline, cursor};
 use crate::catalog::{Listing, Merged, Naming, Source, merge};

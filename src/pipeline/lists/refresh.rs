@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use smallvec::SmallVec;
-
 use super::cell::Cell;
 use super::{Audience, CellKey};
 use crate::catalog::{Item, Listing, parse_page};
@@ -15,7 +13,7 @@ use crate::jsonrpc::{Answer, Member, Message};
 use crate::mcp::{ClientCaps, ListKind, ServerCaps};
 use crate::pipeline::call::Context;
 use crate::pipeline::{Backend, McpRoute, Pipeline, hub};
-use crate::upstream::{CallError, CallerId, Events, LinkKey, LinkScope, OutCall};
+use crate::upstream::{CallError, LinkKey, LinkScope};
 
 /// Most pages that are fetched of one list.
 const MAX_PAGES: usize = 1_000;
@@ -229,7 +227,7 @@ async fn fetch(
         let params =
             cursor.as_ref().map(|cursor| serde_json::json!({ "cursor": cursor }).to_string());
         let request = Message::request(kind.method(), params.as_ref().map(String::as_bytes));
-        let answer = backend.upstream.call(link, own_call(backend, request)).await?;
+        let answer = backend.upstream.call(link, backend.plain_call(request)).await?;
         if answer.answer() != Answer::Result {
             let code = answer.member(Member::ErrorCode).unwrap_or_default();
             if &code[..] == b"-32601" {
@@ -257,18 +255,6 @@ async fn fetch(
         }
     }
     Err(FetchError::TooLong)
-}
-
-/// A call of the gateway's own: it belongs to no client, so nothing may be asked on it.
-pub(in crate::pipeline) fn own_call(backend: &Backend, message: Message) -> OutCall {
-    OutCall {
-        message,
-        edits: SmallVec::new(),
-        caller: CallerId::GATEWAY,
-        timeout: backend.config().timeout,
-        max_timeout: backend.config().max_timeout,
-        events: Events::closed(),
-    }
 }
 
 /// Tries every upstream of a route beside requests, so that its capabilities and lists are known early and one
