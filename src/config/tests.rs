@@ -246,10 +246,6 @@ fn upstreams_that_cannot_be_reached_are_refused() {
         ("url = \"http://127.0.0.1:8808/mcp\"", "is a route of this gateway"),
         ("url = \"http://localhost:8808/x\"", "is a route of this gateway"),
         ("command = [\"x\"]\nuri_schemes = [\"file:\"]", "holds `file:`, which is no scheme"),
-        (
-            "command = [\"x\"]\nrevision = \"2026-07-28\"",
-            "3:1: `revision` in [upstreams.x] is not supported in this version",
-        ),
         ("command = [\"x\"]\nrevision = \"1\"", "`1` is not one of `auto`, `2024-11-05`"),
         ("command = [\"x\"]\nenv = { \"A=B\" = \"\" }", "names `A=B`"),
         ("command = [\"x\"]\nenv_inherit = [\"\"]", "no variable can be named"),
@@ -301,6 +297,7 @@ fn limits_that_would_stop_everything_are_refused() {
         "connect_timeout",
         "first_byte_timeout",
         "start_timeout",
+        "probe_timeout",
         "list_timeout",
         "idle_timeout",
     ] {

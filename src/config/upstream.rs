@@ -66,6 +66,10 @@ pub struct UpstreamConfig {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
     pub start_timeout: Duration,
+    /// How long an upstream may take to answer when it is asked which era it speaks.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub probe_timeout: Duration,
     /// How long lists of this upstream are waited for before the others are served without it.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
@@ -117,6 +121,7 @@ impl Default for UpstreamConfig {
             connect_timeout: Duration::from_secs(5),
             first_byte_timeout: None,
             start_timeout: Duration::from_secs(30),
+            probe_timeout: Duration::from_secs(2),
             list_timeout: Duration::from_secs(5),
             list_ttl: Duration::from_secs(60),
             idle_timeout: None,

@@ -4,6 +4,7 @@
 //! Exactly one terminal action comes out of an exchange; whatever arrives afterwards falls away.
 
 mod batch;
+pub mod bridge;
 
 pub use batch::Assembly;
 

@@ -189,6 +189,7 @@ fn params_member(key: &[u8]) -> Option<Member> {
         b"requestId" => Member::RequestId,
         b"level" => Member::Level,
         b"taskId" => Member::TaskId,
+        b"task" => Member::Task,
         b"requestState" => Member::RequestState,
         b"inputResponses" => Member::InputResponses,
         b"protocolVersion" => Member::ProtocolVersion,

@@ -22,6 +22,8 @@ pub enum Member {
     Level,
     /// `params.taskId`
     TaskId,
+    /// `params.task` (2025-11-25)
+    Task,
     /// `params.requestState`
     RequestState,
     /// `params.inputResponses`
@@ -95,6 +97,7 @@ impl Member {
             Self::RequestId => "requestId",
             Self::Level => "level",
             Self::TaskId => "taskId",
+            Self::Task => "task",
             Self::RequestState => "requestState",
             Self::InputResponses => "inputResponses",
             Self::ProtocolVersion => "protocolVersion",

@@ -11,6 +11,7 @@ mod error;
 mod id;
 mod member;
 mod message;
+mod object;
 #[cfg(test)]
 mod properties;
 mod scan;
@@ -24,6 +25,7 @@ pub use error::{ErrorObject, NullId, Rejected, error_response, result_response};
 pub use id::{Id, IdKind};
 pub use member::Member;
 pub use message::{Answer, Kind, Message, ParamsKind};
+pub use object::{RawObject, raw_elements};
 pub use splice::{Chunks, Edit, Span};
 
 /// Limits on the shape of a text; its size is limited by the transport that read it.

@@ -73,6 +73,7 @@ const PLACES: [(Member, &[&str]); Member::COUNT] = [
     (Member::RequestId, &["params", "requestId"]),
     (Member::Level, &["params", "level"]),
     (Member::TaskId, &["params", "taskId"]),
+    (Member::Task, &["params", "task"]),
     (Member::RequestState, &["params", "requestState"]),
     (Member::InputResponses, &["params", "inputResponses"]),
     (Member::ProtocolVersion, &["params", "protocolVersion"]),

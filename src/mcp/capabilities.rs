@@ -2,24 +2,31 @@
 
 use serde_json::{Map, Value, json};
 
+use super::Era;
+
+/// The extension for tasks (MCP digest §16.2).
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
 /// What a client declared and the gateway can relay (MCP digest §9.4, §19.5). A small set, so that it can
 /// be part of a pool key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClientCaps(u8);
+pub struct ClientCaps(u16);
 
 impl ClientCaps {
     /// Declares nothing.
     pub const NONE: Self = Self(0);
-    const SAMPLING: u8 = 1;
-    const SAMPLING_CONTEXT: u8 = 1 << 1;
-    const SAMPLING_TOOLS: u8 = 1 << 2;
-    const ELICITATION_FORM: u8 = 1 << 3;
-    const ELICITATION_URL: u8 = 1 << 4;
-    const ROOTS: u8 = 1 << 5;
-    const ROOTS_LIST_CHANGED: u8 = 1 << 6;
-    const ELICITATION_PLAIN: u8 = 1 << 7;
+    const SAMPLING: u16 = 1;
+    const SAMPLING_CONTEXT: u16 = 1 << 1;
+    const SAMPLING_TOOLS: u16 = 1 << 2;
+    const ELICITATION_FORM: u16 = 1 << 3;
+    const ELICITATION_URL: u16 = 1 << 4;
+    const ROOTS: u16 = 1 << 5;
+    const ROOTS_LIST_CHANGED: u16 = 1 << 6;
+    const ELICITATION_PLAIN: u16 = 1 << 7;
+    const TASKS: u16 = 1 << 8;
 
-    /// Reads `params.capabilities` of `initialize`. Unknown members are not relayable and left out.
+    /// Reads `params.capabilities` of `initialize`, or what a modern request declares. Unknown members are not relayable
+    /// and left out.
     pub fn parse(text: &[u8]) -> Self {
         let Ok(Value::Object(caps)) = serde_json::from_slice::<Value>(text) else {
             return Self::NONE;
@@ -46,10 +53,29 @@ impl ClientCaps {
                 set |= Self::ROOTS_LIST_CHANGED;
             }
         }
+        if let Some(Value::Object(extensions)) = caps.get("extensions") {
+            set |= flag(extensions, TASKS_EXTENSION, Self::TASKS);
+        }
         Self(set)
     }
 
-    /// The capability object to declare upstream.
+    /// What of it an `initialize` can declare.
+    #[must_use]
+    pub fn of_a_session(self) -> Self {
+        Self(self.0 & !Self::TASKS)
+    }
+
+    /// The capability object to declare on a modern request: `{}` is spelled out, and roots announce no changes.
+    pub fn to_modern_json(self) -> Value {
+        let plain = self.0 & !(Self::ELICITATION_PLAIN | Self::ROOTS_LIST_CHANGED);
+        let mut caps = Self(plain).to_json();
+        if self.has(Self::TASKS) {
+            caps["extensions"] = json!({ TASKS_EXTENSION: {} });
+        }
+        caps
+    }
+
+    /// The capability object to declare at `initialize`.
     pub fn to_json(self) -> Value {
         let mut caps = Map::new();
         if self.has(Self::SAMPLING) {
@@ -97,17 +123,37 @@ impl ClientCaps {
         }
     }
 
+    /// Whether a form may be put to the client.
+    pub fn elicits_forms(self) -> bool {
+        self.has(Self::ELICITATION_FORM)
+    }
+
+    /// Whether the client can be asked to open a URL.
+    pub fn elicits_urls(self) -> bool {
+        self.has(Self::ELICITATION_URL)
+    }
+
+    /// Whether a sampling request may carry tools.
+    pub fn samples_with_tools(self) -> bool {
+        self.has(Self::SAMPLING_TOOLS)
+    }
+
+    /// Whether the client knows tasks as the extension has them.
+    pub fn tasks(self) -> bool {
+        self.has(Self::TASKS)
+    }
+
     /// Whether the client will tell of changed roots.
     pub fn roots_list_changed(self) -> bool {
         self.has(Self::ROOTS_LIST_CHANGED)
     }
 
-    fn has(self, bit: u8) -> bool {
+    fn has(self, bit: u16) -> bool {
         self.0 & bit != 0
     }
 }
 
-fn flag(object: &Map<String, Value>, key: &str, bit: u8) -> u8 {
+fn flag(object: &Map<String, Value>, key: &str, bit: u16) -> u16 {
     if object.get(key).is_some_and(Value::is_object) { bit } else { 0 }
 }
 
@@ -128,10 +174,24 @@ pub struct ServerCaps {
     pub logging: bool,
     /// `listChanged` of every list it has: no need to poll.
     pub list_changed: bool,
+    /// The extension for tasks.
+    pub tasks: bool,
 }
 
 impl ServerCaps {
-    /// Reads the `capabilities` of an `InitializeResult`.
+    /// Everything that a session can use: promised of an upstream of which nothing is known yet.
+    pub const PROMISED: Self = Self {
+        tools: true,
+        prompts: true,
+        resources: true,
+        subscribe: true,
+        completions: true,
+        logging: true,
+        list_changed: true,
+        tasks: false,
+    };
+
+    /// Reads the `capabilities` of an `InitializeResult` or `DiscoverResult`.
     pub fn parse(caps: &Value) -> Self {
         let has = |key: &str| caps.get(key).is_some_and(Value::is_object);
         let member = |key: &str, inner: &str| caps[key].get(inner) == Some(&Value::Bool(true));
@@ -144,6 +204,7 @@ impl ServerCaps {
             completions: has("completions"),
             logging: has("logging"),
             list_changed: notifies("tools") && notifies("prompts") && notifies("resources"),
+            tasks: caps["extensions"].get(TASKS_EXTENSION).is_some_and(Value::is_object),
         }
     }
 
@@ -158,11 +219,12 @@ impl ServerCaps {
             completions: self.completions | other.completions,
             logging: self.logging | other.logging,
             list_changed: self.list_changed & other.list_changed,
+            tasks: self.tasks | other.tasks,
         }
     }
 
-    /// The object the gateway advertises to a legacy client: membership can always change.
-    pub fn to_json(self) -> Value {
+    /// The object the gateway advertises to a client of that era: membership can always change.
+    pub fn to_json(self, era: Era) -> Value {
         let mut caps = Map::new();
         if self.tools {
             caps.insert("tools".into(), json!({ "listChanged": true }));
@@ -183,6 +245,9 @@ impl ServerCaps {
         }
         if self.logging {
             caps.insert("logging".into(), json!({}));
+        }
+        if self.tasks && era == Era::Modern {
+            caps.insert("extensions".into(), json!({ TASKS_EXTENSION: {} }));
         }
         Value::Object(caps)
     }
@@ -206,6 +271,23 @@ mod tests {
         ] {
             let caps = ClientCaps::parse(text.as_bytes());
             assert_eq!(caps.to_json().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn on_modern_requests_capabilities_are_spelled_out() {
+        for (declared, modern) in [
+            (r#"{"elicitation":{}}"#, r#"{"elicitation":{"form":{}}}"#),
+            (r#"{"roots":{"listChanged":true}}"#, r#"{"roots":{}}"#),
+            (
+                r#"{"extensions":{"io.modelcontextprotocol/tasks":{},"x/y":{}}}"#,
+                r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#,
+            ),
+        ] {
+            let caps = ClientCaps::parse(declared.as_bytes());
+            assert_eq!(caps.to_modern_json().to_string(), modern);
+            assert_eq!(ClientCaps::parse(modern.as_bytes()).to_modern_json().to_string(), modern);
+            assert!(!caps.of_a_session().tasks());
         }
     }
 

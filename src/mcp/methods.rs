@@ -1,5 +1,8 @@
 //! What the gateway does with each MCP method.
 
+use super::Era;
+use crate::jsonrpc::Member;
+
 /// The four lists that are merged over upstreams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
@@ -72,6 +75,43 @@ pub enum To {
     OwnerOfUri,
     /// The upstream that owns `params.ref`.
     OwnerOfRef,
+    /// The upstream that owns `params.taskId`.
+    OwnerOfTask,
+}
+
+/// In which eras a method stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eras {
+    /// In both.
+    Both,
+    /// Up to 2025-11-25.
+    Legacy,
+    /// From 2026-07-28 on.
+    Modern,
+}
+
+impl Eras {
+    /// Whether that era is one of them.
+    pub fn has(self, era: Era) -> bool {
+        match self {
+            Self::Both => true,
+            Self::Legacy => era == Era::Legacy,
+            Self::Modern => era == Era::Modern,
+        }
+    }
+}
+
+/// The member of `params` that `Mcp-Name` repeats (MCP digest §8.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// The method has no such header.
+    Nothing,
+    /// `params.name`
+    Name,
+    /// `params.uri`
+    Uri,
+    /// `params.taskId`
+    TaskId,
 }
 
 /// One row of the table.
@@ -81,39 +121,60 @@ pub struct MethodSpec {
     pub name: &'static str,
     /// Who answers it.
     pub to: To,
+    /// In which eras it stands.
+    pub eras: Eras,
+    /// What `Mcp-Name` repeats.
+    pub named: Named,
 }
 
 impl MethodSpec {
-    const fn new(name: &'static str, to: To) -> Self {
-        Self { name, to }
+    const fn new(name: &'static str, to: To, eras: Eras, named: Named) -> Self {
+        Self { name, to, eras, named }
     }
 }
 
-/// Client requests and notifications of the legacy era (MCP digest §18). Any other method passes through
+/// Client requests and notifications (MCP digest §18). Any other method passes through
 /// where the route has one upstream, and is "method not found" where it has many.
 #[rustfmt::skip]
 pub static METHODS: &[MethodSpec] = &[
-    //              name                           to
-    MethodSpec::new("tools/call",                  To::OwnerOfTool),
-    MethodSpec::new("tools/list",                  To::Merged(Kind::Tools)),
-    MethodSpec::new("resources/read",              To::OwnerOfUri),
-    MethodSpec::new("resources/list",              To::Merged(Kind::Resources)),
-    MethodSpec::new("resources/templates/list",    To::Merged(Kind::Templates)),
-    MethodSpec::new("resources/subscribe",         To::OwnerOfUri),
-    MethodSpec::new("resources/unsubscribe",       To::OwnerOfUri),
-    MethodSpec::new("prompts/get",                 To::OwnerOfPrompt),
-    MethodSpec::new("prompts/list",                To::Merged(Kind::Prompts)),
-    MethodSpec::new("completion/complete",         To::OwnerOfRef),
-    MethodSpec::new("logging/setLevel",            To::Gateway),
-    MethodSpec::new("initialize",                  To::Gateway),
-    MethodSpec::new("ping",                        To::Gateway),
-    MethodSpec::new("notifications/initialized",   To::Gateway),
-    MethodSpec::new("notifications/cancelled",     To::Gateway),
-    MethodSpec::new("notifications/progress",      To::Gateway),
-    MethodSpec::new("notifications/roots/list_changed", To::Gateway),
+    //              name                           to                          eras          Mcp-Name
+    MethodSpec::new("tools/call",                  To::OwnerOfTool,             Eras::Both,   Named::Name),
+    MethodSpec::new("tools/list",                  To::Merged(Kind::Tools),     Eras::Both,   Named::Nothing),
+    MethodSpec::new("resources/read",              To::OwnerOfUri,              Eras::Both,   Named::Uri),
+    MethodSpec::new("resources/list",              To::Merged(Kind::Resources), Eras::Both,   Named::Nothing),
+    MethodSpec::new("resources/templates/list",    To::Merged(Kind::Templates), Eras::Both,   Named::Nothing),
+    MethodSpec::new("resources/subscribe",         To::OwnerOfUri,              Eras::Legacy, Named::Nothing),
+    MethodSpec::new("resources/unsubscribe",       To::OwnerOfUri,              Eras::Legacy, Named::Nothing),
+    MethodSpec::new("prompts/get",                 To::OwnerOfPrompt,           Eras::Both,   Named::Name),
+    MethodSpec::new("prompts/list",                To::Merged(Kind::Prompts),   Eras::Both,   Named::Nothing),
+    MethodSpec::new("completion/complete",         To::OwnerOfRef,              Eras::Both,   Named::Nothing),
+    MethodSpec::new("server/discover",             To::Gateway,                 Eras::Modern, Named::Nothing),
+    MethodSpec::new("subscriptions/listen",        To::Gateway,                 Eras::Modern, Named::Nothing),
+    MethodSpec::new("tasks/get",                   To::OwnerOfTask,             Eras::Modern, Named::TaskId),
+    MethodSpec::new("tasks/update",                To::OwnerOfTask,             Eras::Modern, Named::TaskId),
+    MethodSpec::new("tasks/cancel",                To::OwnerOfTask,             Eras::Modern, Named::TaskId),
+    MethodSpec::new("logging/setLevel",            To::Gateway,                 Eras::Legacy, Named::Nothing),
+    MethodSpec::new("initialize",                  To::Gateway,                 Eras::Legacy, Named::Nothing),
+    MethodSpec::new("ping",                        To::Gateway,                 Eras::Legacy, Named::Nothing),
+    MethodSpec::new("notifications/initialized",   To::Gateway,                 Eras::Legacy, Named::Nothing),
+    MethodSpec::new("notifications/cancelled",     To::Gateway,                 Eras::Both,   Named::Nothing),
+    MethodSpec::new("notifications/progress",      To::Gateway,                 Eras::Legacy, Named::Nothing),
+    MethodSpec::new("notifications/roots/list_changed", To::Gateway,            Eras::Legacy, Named::Nothing),
 ];
 
 /// The row of a method; `None` when the gateway does not know it.
 pub fn method_spec(method: &str) -> Option<&'static MethodSpec> {
     METHODS.iter().find(|spec| spec.name == method)
+}
+
+impl Named {
+    /// The member itself.
+    pub fn member(self) -> Option<Member> {
+        match self {
+            Self::Nothing => None,
+            Self::Name => Some(Member::Name),
+            Self::Uri => Some(Member::Uri),
+            Self::TaskId => Some(Member::TaskId),
+        }
+    }
 }

@@ -47,6 +47,8 @@ impl ProtocolVersion {
     ];
     /// The newest revision that opens with `initialize`.
     pub const NEWEST_LEGACY: Self = Self::V2025_11_25;
+    /// The newest revision that carries everything on each request.
+    pub const NEWEST_MODERN: Self = Self::V2026_07_28;
 
     /// The revision as it stands on the wire.
     pub fn as_str(self) -> &'static str {

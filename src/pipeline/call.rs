@@ -14,11 +14,13 @@ use crate::config::Isolation;
 use crate::exchange::{Action, Event, Exchange, outcome_of};
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Edit, ErrorObject, Id, Message, NullId};
-use crate::mcp::ProtocolVersion;
+use crate::mcp::{ParamHeader, ProtocolVersion};
 use crate::policy::{NoSlot, Slot};
 use crate::session::{OpenCall, Session};
 use crate::telemetry::ToolMetrics;
-use crate::upstream::{Ask, AskReply, CallEvent, CallerId, LinkKey, LinkScope, OutCall, events};
+use crate::upstream::{
+    Answered, Ask, AskReply, CallEvent, CallerId, Client, LinkKey, LinkScope, OutCall, events,
+};
 
 /// How many events of one call may wait for the exchange.
 const EVENTS: usize = 32;
@@ -44,7 +46,13 @@ impl Context {
             (Isolation::Principal, Some(principal)) => LinkScope::Principal(Arc::clone(principal)),
             (Isolation::Principal | Isolation::Session, _) => LinkScope::Session(session.number()),
         };
-        LinkKey { scope, caps: session.caps() }
+        LinkKey { scope, caps: session.caps(), era: session.era() }
+    }
+
+    /// What modern upstreams are told of this client.
+    fn client(&self) -> Client {
+        let session = &self.session;
+        Client { caps: session.caps(), info: session.info().cloned(), log_rank: session.log_rank() }
     }
 
     /// How errors without an id spell it for this client.
@@ -77,12 +85,20 @@ pub(super) struct Target<'a> {
     pub(super) edits: SmallVec<[Edit; 2]>,
     pub(super) timeout: Duration,
     pub(super) tool: Option<Arc<ToolMetrics>>,
+    /// Arguments that are repeated as headers.
+    pub(super) params: Option<Arc<[ParamHeader]>>,
 }
 
 impl<'a> Target<'a> {
     /// Unchanged, with the upstream's own timeout.
     pub(super) fn plain(backend: &'a Arc<Backend>) -> Self {
-        Self { backend, edits: SmallVec::new(), timeout: backend.config().timeout, tool: None }
+        Self {
+            backend,
+            edits: SmallVec::new(),
+            timeout: backend.config().timeout,
+            tool: None,
+            params: None,
+        }
     }
 }
 
@@ -131,7 +147,7 @@ pub(super) async fn call<'a>(
     target: Target<'a>,
     ledger: &mut Ledger<'a>,
     outlet: &Outlet,
-) -> Result<Message, Ended> {
+) -> Result<Answered, Ended> {
     let backend = target.backend;
     let tool = target.tool.clone();
     let method = ledger.method();
@@ -142,8 +158,8 @@ pub(super) async fn call<'a>(
     ledger.waited(took);
     let outcome = match &result {
         Ok(answer) => {
-            ledger.answered(answer);
-            outcome_of(answer)
+            ledger.answered(&answer.message);
+            outcome_of(&answer.message)
         }
         Err(Ended::Cancelled) => Outcome::Cancelled,
         Err(Ended::Fault(fault)) => fault.reason.outcome(),
@@ -160,7 +176,7 @@ async fn run(
     message: &Message,
     target: Target<'_>,
     outlet: &Outlet,
-) -> Result<Message, Ended> {
+) -> Result<Answered, Ended> {
     let backend = target.backend;
     let mut open = cx.session.open_call(message.id().unwrap_or_else(|| Id::from_number(0)));
     let _slot = match backend.slots.try_take() {
@@ -176,12 +192,15 @@ async fn run(
         message: message.clone(),
         edits: target.edits,
         caller: CallerId(cx.session.number()),
+        client: cx.client(),
+        params: target.params,
         timeout: target.timeout,
         max_timeout: backend.config().max_timeout.max(target.timeout),
         events,
     };
     let key = cx.link(backend);
     let mut collect = Collect::new(cx, outlet);
+    let mut version = cx.session.version();
     let mut call = std::pin::pin!(backend.upstream.call(&key, out));
     loop {
         // Every branch is cancel-safe: the call itself is polled by reference.
@@ -205,7 +224,10 @@ async fn run(
                     Box::pin(collect.take(event)).await;
                 }
                 collect.end(match answer {
-                    Ok(answer) => Event::Answered(answer),
+                    Ok(answer) => {
+                        version = answer.version;
+                        Event::Answered(answer.message)
+                    }
                     Err(error) => {
                         tracing::debug!(%error, source = ?std::error::Error::source(&error), "call failed");
                         Event::Failed(error.to_fault())
@@ -218,7 +240,7 @@ async fn run(
                 Box::pin(collect.withdraw(&id)).await;
             }
         }
-        return ended;
+        return ended.map(|message| Answered { message, version });
     }
 }
 

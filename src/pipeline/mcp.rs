@@ -11,10 +11,12 @@ use super::ledger::Ledger;
 use super::lists::View;
 use super::reply::Done;
 use super::{Outlet, hub};
+use crate::exchange::bridge::{self, Recipient};
 use crate::exchange::outcome_of;
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Chunks, Id, IdKind, Member, Message, ParamsKind, result_response};
 use crate::mcp::{Era, ListKind, To, log_rank, method_spec};
+use crate::upstream::Answered;
 
 /// Serves one request (step 2 to 12). `place`: where it stands in its batch.
 pub(super) async fn request(
@@ -86,7 +88,8 @@ async fn serve<'a>(
     ledger: &mut Ledger<'a>,
     outlet: &Outlet,
 ) -> Served {
-    let Some(spec) = method_spec(message.method()) else {
+    let spec = method_spec(message.method()).filter(|spec| spec.eras.has(cx.session.era()));
+    let Some(spec) = spec else {
         return Box::pin(unknown_method(cx, message, id, ledger, outlet)).await;
     };
     match spec.to {
@@ -97,6 +100,7 @@ async fn serve<'a>(
         // Boxed: the future of the most frequent request stays small.
         To::OwnerOfUri => Box::pin(located(cx, message, id, ledger, outlet)).await,
         To::OwnerOfRef => Box::pin(completion(cx, message, id, ledger, outlet)).await,
+        To::OwnerOfTask => Err(method_not_found()),
     }
 }
 
@@ -179,9 +183,9 @@ async fn named<'a>(
         cx.route.backends.iter().position(|backend| Arc::ptr_eq(backend, target.backend));
     let answer = call(cx, message, target, ledger, outlet).await?;
     if let (Some(upstream), true) = (upstream, cx.route.backends.len() > 1) {
-        remember_links(cx, &answer, upstream);
+        remember_links(cx, &answer.message, upstream);
     }
-    Ok(restored(id, &answer))
+    Ok(restored(cx, message, id, &answer, None))
 }
 
 fn owned<'a>(
@@ -203,6 +207,7 @@ fn owned<'a>(
         edits,
         timeout: if tool { backend.tool_timeout(&origin.own) } else { backend.config().timeout },
         tool: view.tools.get(origin.index).cloned(),
+        params: None,
     })
 }
 
@@ -241,7 +246,7 @@ async fn located<'a>(
         return match hub::unsubscribe(cx, &uri) {
             Some(backend) => {
                 let answer = call(cx, message, Target::plain(backend), ledger, outlet).await?;
-                Ok(restored(id, &answer))
+                Ok(restored(cx, message, id, &answer, None))
             }
             None => Ok(ok(result_response(id, b"{}"))),
         };
@@ -254,7 +259,7 @@ async fn located<'a>(
     let target = Target::plain(&cx.route.backends[upstream]);
     if method != "resources/subscribe" {
         let answer = call(cx, message, target, ledger, outlet).await?;
-        return Ok(restored(id, &answer));
+        return Ok(restored(cx, message, id, &answer, None));
     }
     let Some(subscribing) = hub::subscribe(cx, target.backend, &uri) else {
         return Err(params("this session has too many subscriptions, or the uri is too long"));
@@ -263,10 +268,10 @@ async fn located<'a>(
         return Ok(ok(result_response(id, b"{}")));
     }
     let answer = call(cx, message, target, ledger, outlet).await?;
-    if outcome_of(&answer) == Outcome::Ok {
+    if outcome_of(&answer.message) == Outcome::Ok {
         subscribing.confirm();
     }
-    Ok(restored(id, &answer))
+    Ok(restored(cx, message, id, &answer, None))
 }
 
 /// Completion of an argument of a prompt or a variable of a template.
@@ -309,7 +314,7 @@ async fn completion<'a>(
     }
     let target = Target { edits, ..Target::plain(backend) };
     let answer = call(cx, message, target, ledger, outlet).await?;
-    Ok(restored(id, &answer))
+    Ok(restored(cx, message, id, &answer, None))
 }
 
 /// A method that the gateway does not know: it passes where there is one upstream.
@@ -323,15 +328,30 @@ async fn unknown_method<'a>(
     match cx.route.transparent() {
         Some(backend) if !message.method().starts_with("rpc.") => {
             let answer = call(cx, message, Target::plain(backend), ledger, outlet).await?;
-            Ok(restored(id, &answer))
+            Ok(restored(cx, message, id, &answer, None))
         }
         _ => Err(method_not_found()),
     }
 }
 
-/// The upstream's answer under the client's id.
-fn restored(id: &Id, answer: &Message) -> (Done, Outcome) {
-    (Done::ok(answer.with_id(id)), outcome_of(answer))
+/// The upstream's answer under the client's id, in the client's revision.
+fn restored(
+    cx: &Context,
+    message: &Message,
+    id: &Id,
+    answer: &Answered,
+    wrapped: Option<bool>,
+) -> (Done, Outcome) {
+    let uri = message.member_str(Member::Uri);
+    let to = Recipient {
+        version: cx.session.version(),
+        caps: cx.session.caps(),
+        method: message.method(),
+        uri: uri.as_deref(),
+        wrapped,
+    };
+    let bridged = bridge::answer(&to, answer.version, &answer.message, id);
+    (Done::ok(bridged.text), bridged.outcome)
 }
 
 fn ok(body: Bytes) -> (Done, Outcome) {

@@ -20,7 +20,7 @@ use crate::jsonrpc::{Limits, Message};
 use crate::policy::{OriginGuard, Slots};
 use crate::router::{MethodTable, RouteTable};
 use crate::telemetry::{Metrics, RouteMetrics, UpstreamMetrics};
-use crate::upstream::{CallerId, Events, Notice, OutCall, Upstream, UpstreamDeps};
+use crate::upstream::{CallerId, Client, Events, Notice, OutCall, Upstream, UpstreamDeps};
 
 /// Why a configuration cannot be compiled. Checked configurations can.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +78,8 @@ impl Backend {
             message,
             edits: SmallVec::new(),
             caller: CallerId::GATEWAY,
+            client: Client::default(),
+            params: None,
             timeout: self.config().timeout,
             max_timeout: self.config().max_timeout,
             events: Events::closed(),

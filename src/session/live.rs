@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::track::Track;
 use crate::config::RouteName;
 use crate::jsonrpc::{Id, Message};
-use crate::mcp::{ClientCaps, ListKind, ProtocolVersion};
+use crate::mcp::{ClientCaps, Era, ListKind, ProtocolVersion};
 use crate::telemetry::SessionTag;
 
 /// The unguessable name of a session: 128 random bits in hex.
@@ -57,6 +58,8 @@ pub struct NewSession {
     pub version: ProtocolVersion,
     /// What the client declared.
     pub caps: ClientCaps,
+    /// What the client says it is: `clientInfo` as JSON text.
+    pub info: Option<Bytes>,
 }
 
 /// Most URIs of links that one session remembers.
@@ -145,6 +148,16 @@ impl Session {
     /// What the client declared.
     pub fn caps(&self) -> ClientCaps {
         self.opened.caps
+    }
+
+    /// Its era.
+    pub fn era(&self) -> Era {
+        self.opened.version.era()
+    }
+
+    /// What the client says it is: `clientInfo` as JSON text.
+    pub fn info(&self) -> Option<&Bytes> {
+        self.opened.info.as_ref()
     }
 
     /// Lowest rank of log messages that the client asked for; `None` until it did.

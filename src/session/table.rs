@@ -144,6 +144,7 @@ mod tests {
             principal: None,
             version: ProtocolVersion::V2025_11_25,
             caps: ClientCaps::NONE,
+            info: None,
         }
     }
 

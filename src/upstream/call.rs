@@ -1,5 +1,6 @@
 //! One call, and what may come before its answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,9 +8,8 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::Events;
-use crate::jsonrpc::{
-    Chunks, Edit, ErrorObject, Id, Member, Message, NullId, Span, error_response,
-};
+use crate::jsonrpc::{Chunks, Edit, ErrorObject, Id, Member, Message, NullId, error_response};
+use crate::mcp::{ClientCaps, ParamHeader, ProtocolVersion};
 
 /// Who makes a call (a session, or one sessionless exchange). An upstream's question on a channel without
 /// association is put only to the one caller that has calls in flight there.
@@ -21,6 +21,26 @@ impl CallerId {
     pub const GATEWAY: Self = Self(0);
 }
 
+/// What a modern upstream is told of the client with each request (MCP digest §5.2).
+#[derive(Clone, Debug, Default)]
+pub struct Client {
+    /// What the client can do and the gateway relays.
+    pub caps: ClientCaps,
+    /// `clientInfo` as JSON text.
+    pub info: Option<Bytes>,
+    /// The lowest rank of log messages that are wanted; without it none are.
+    pub log_rank: Option<u8>,
+}
+
+/// The answer to a call, and the revision of the hop that it came over.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    /// The response as the upstream wrote it: its id is ours.
+    pub message: Message,
+    /// What it is written in.
+    pub version: ProtocolVersion,
+}
+
 /// A request on its way to one upstream.
 #[derive(Debug)]
 pub struct OutCall {
@@ -30,6 +50,10 @@ pub struct OutCall {
     pub edits: SmallVec<[Edit; 2]>,
     /// Who makes it.
     pub caller: CallerId,
+    /// What a modern upstream is told of the client.
+    pub client: Client,
+    /// Arguments that a modern upstream over HTTP wants repeated as headers.
+    pub params: Option<Arc<[ParamHeader]>>,
     /// Longest silence: from sending to the answer, begun anew by each progress notification, and not running
     /// while the client answers a question.
     pub timeout: Duration,
@@ -42,30 +66,6 @@ pub struct OutCall {
 }
 
 impl OutCall {
-    /// The text to send: `id` as the id and, where the client gave a progress token, as the token; and the
-    /// edits. An id is unique on its link, so a token is as well.
-    pub(super) fn text(&self, id: u64) -> Chunks {
-        self.spliced(id, self.message.member_span(Member::MetaProgressToken))
-    }
-
-    /// The text to send to a plain JSON-RPC upstream: `id` as the id, and the edits. Params are nobody's but the
-    /// client's.
-    pub(super) fn plain_text(&self, id: u64) -> Chunks {
-        self.spliced(id, None)
-    }
-
-    /// The text with `id` as the id and at `token`, and the edits.
-    fn spliced(&self, id: u64, token: Option<Span>) -> Chunks {
-        let mut digits = itoa::Buffer::new();
-        let digits = digits.format(id).as_bytes();
-        let mut edits: SmallVec<[Edit; 4]> = SmallVec::new();
-        for span in [self.message.id_span(), token].into_iter().flatten() {
-            edits.push((span, Bytes::copy_from_slice(digits)));
-        }
-        edits.extend(self.edits.iter().cloned());
-        self.message.edited(&edits)
-    }
-
     /// The client's own progress token as JSON text.
     pub(super) fn token(&self) -> Option<Bytes> {
         self.message.member(Member::MetaProgressToken)

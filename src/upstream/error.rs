@@ -68,6 +68,13 @@ pub enum CallError {
         /// `Retry-After`, parsed and capped.
         retry_after: Option<Duration>,
     },
+    /// A modern upstream found that headers and body of the request do not agree (-32020): what is known of its tools
+    /// is old. It did not run the request.
+    #[error("upstream {upstream} wants other headers with this request")]
+    HeaderMismatch {
+        /// Which upstream.
+        upstream: UpstreamName,
+    },
     /// An outgoing queue is full.
     #[error("upstream {upstream} is overloaded")]
     Busy {
@@ -103,6 +110,9 @@ impl CallError {
                 status: *status,
                 retry_after: *retry_after,
             },
+            Self::HeaderMismatch { upstream } => {
+                Self::HeaderMismatch { upstream: upstream.clone() }
+            }
             Self::Busy { upstream } => Self::Busy { upstream: upstream.clone() },
         }
     }
@@ -114,7 +124,9 @@ impl CallError {
                 Retry::Always
             }
             Self::Status { status: 429 | 503, .. } => Retry::Always,
-            Self::Status { .. } | Self::Protocol { .. } => Retry::Never,
+            Self::Status { .. } | Self::Protocol { .. } | Self::HeaderMismatch { .. } => {
+                Retry::Never
+            }
             Self::Closed { written: true, .. } | Self::Timeout { .. } => Retry::IfIdempotent,
         }
     }
@@ -170,6 +182,11 @@ impl CallError {
                 fault.retry_after = *retry_after;
                 fault
             }
+            Self::HeaderMismatch { upstream } => Fault::new(
+                Reason::UpstreamProtocol,
+                format!("upstream {upstream} refused the headers of the request"),
+            )
+            .at(upstream.as_str()),
             Self::Busy { upstream } => {
                 Fault::new(Reason::Overloaded, format!("upstream {upstream} is overloaded"))
                     .at(upstream.as_str())

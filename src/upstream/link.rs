@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::CallError;
 use super::stdio::Backoff;
+use super::verdict::Verdict;
 use crate::config::{Revision, UpstreamConfig, UpstreamName};
 use crate::jsonrpc::{Answer, Member, Message};
 use crate::mcp::{ClientCaps, Era, ListKind, ProtocolVersion, ServerCaps};
@@ -28,6 +29,8 @@ pub struct LinkKey {
     pub scope: LinkScope,
     /// The client capabilities declared at its `initialize`.
     pub caps: ClientCaps,
+    /// The era of the client: the upstream is spoken to in the same one if it knows it, else in the other.
+    pub era: Era,
 }
 
 /// Who shares a link.
@@ -41,7 +44,7 @@ pub enum LinkScope {
     Session(u64),
 }
 
-/// What the upstream said at `initialize`.
+/// What the upstream said at `initialize`, or to `server/discover`.
 #[derive(Clone, Debug)]
 pub struct Hello {
     /// The negotiated revision.
@@ -124,6 +127,8 @@ pub(super) struct LinkContext {
     pub(super) tasks: TaskTracker,
     /// Ends the link, whatever it does.
     pub(super) stop: CancellationToken,
+    /// Which eras the upstream speaks; one for all links of the upstream.
+    pub(super) verdict: Arc<Verdict>,
     /// When a child may be started again; one for all links of the upstream.
     pub(super) backoff: Arc<Backoff>,
 }

@@ -12,11 +12,13 @@ mod judge;
 mod link;
 mod pending;
 mod pool;
+mod stamp;
 mod stdio;
+mod verdict;
 
-pub use call::{Ask, AskReply, CallEvent, CallerId, OutCall};
+pub use call::{Answered, Ask, AskReply, CallEvent, CallerId, Client, OutCall};
 pub use error::{CallError, Retry};
 pub use events::{EventQueue, Events, events};
 pub use http::{set_worker, worker};
 pub use link::{Hello, LinkKey, LinkScope, Notice, NoticeKind};
-pub use pool::{State, Upstream, UpstreamDeps};
+pub use pool::{Kept, State, Upstream, UpstreamDeps};

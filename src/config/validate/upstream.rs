@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{Checks, KeyPath};
-use crate::config::{Protocol, Revision, ToolsConfig, UpstreamConfig, UpstreamName};
-use crate::mcp::Era;
+use crate::config::{Protocol, ToolsConfig, UpstreamConfig, UpstreamName};
 
 /// Headers that the gateway writes itself on requests to an upstream.
 const OWN_HEADERS: &[&str] = &[
@@ -49,10 +48,6 @@ impl Checks<'_> {
         self.schemes(upstream, &table);
         self.tools(&upstream.tools, upstream, &table.key("tools"));
         self.no_effect(upstream, &table);
-        let modern = |revision| matches!(revision, Revision::Pinned(v) if v.era() == Era::Modern);
-        if modern(upstream.revision) {
-            self.wrong(table.key("revision"), "is not supported in this version; use `auto`");
-        }
     }
 
     /// Whether there is something to start or to dial.
@@ -189,6 +184,7 @@ impl Checks<'_> {
             ("connect_timeout", Some(upstream.connect_timeout)),
             ("first_byte_timeout", upstream.first_byte_timeout),
             ("start_timeout", Some(upstream.start_timeout)),
+            ("probe_timeout", Some(upstream.probe_timeout)),
             ("list_timeout", Some(upstream.list_timeout)),
             ("idle_timeout", upstream.idle_timeout),
         ] {
@@ -256,6 +252,7 @@ impl Checks<'_> {
         let mcp_only: &[&str] = &[
             "revision",
             "isolation",
+            "probe_timeout",
             "list_timeout",
             "list_ttl",
             "idle_timeout",

@@ -136,11 +136,11 @@ fn covers(subscribed: &str, uri: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::ClientCaps;
+    use crate::mcp::{ClientCaps, Era};
     use crate::upstream::LinkScope;
 
     fn link() -> LinkKey {
-        LinkKey { scope: LinkScope::Shared, caps: ClientCaps::NONE }
+        LinkKey { scope: LinkScope::Shared, caps: ClientCaps::NONE, era: Era::Legacy }
     }
 
     fn topic(uri: &str) -> Topic {

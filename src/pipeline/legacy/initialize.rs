@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::json;
@@ -57,8 +58,10 @@ pub(super) async fn initialize(
     let version = ProtocolVersion::negotiate(&requested);
     let caps =
         message.member(Member::Capabilities).map_or(ClientCaps::NONE, |c| ClientCaps::parse(&c));
+    // Copied: the session does not keep the whole request.
+    let info = message.member(Member::ClientInfo).map(|info| Bytes::copy_from_slice(&info));
     let result = greeting(route, version).await;
-    let opened = NewSession { route: route.name.clone(), principal: None, version, caps };
+    let opened = NewSession { route: route.name.clone(), principal: None, version, caps, info };
     let session = match pipeline.sessions.open(opened) {
         Ok(session) => session,
         Err(error @ Full::Limit { .. }) => {
@@ -100,20 +103,11 @@ async fn greeting(route: &McpRoute, version: ProtocolVersion) -> serde_json::Val
         let _ = tokio::time::timeout(GRACE, join_all(hellos)).await;
     }
     // Of an upstream that is not known yet everything is promised: what is not advertised now, a client never asks for.
-    let promised = ServerCaps {
-        tools: true,
-        prompts: true,
-        resources: true,
-        subscribe: true,
-        completions: true,
-        logging: true,
-        list_changed: true,
-    };
     let mut caps = ServerCaps::default();
     let mut instructions = Vec::new();
     for backend in &route.backends {
         let hello = backend.upstream.known();
-        caps = caps.union(hello.as_ref().map_or(promised, |hello| hello.caps));
+        caps = caps.union(hello.as_ref().map_or(ServerCaps::PROMISED, |hello| hello.caps));
         if let Some(text) = hello.and_then(|hello| hello.instructions.clone()) {
             instructions.push((backend.upstream.name().as_str().to_owned(), text));
         }
@@ -123,7 +117,7 @@ async fn greeting(route: &McpRoute, version: ProtocolVersion) -> serde_json::Val
     }
     let mut result = json!({
         "protocolVersion": version.as_str(),
-        "capabilities": caps.to_json(),
+        "capabilities": caps.to_json(Era::Legacy),
         "serverInfo": { "name": "trunkline", "version": env!("CARGO_PKG_VERSION") },
     });
     if let Some(text) = merged_instructions(route, instructions) {

@@ -35,6 +35,7 @@ pub(super) fn session(
                 principal: None,
                 version: version.unwrap_or(ProtocolVersion::V2025_03_26),
                 caps: ClientCaps::NONE,
+                info: None,
             };
             let session = pipeline.sessions.passing(opened);
             session

@@ -22,7 +22,7 @@ use super::call::Context;
 use super::{Backend, McpRoute, Pipeline, cursor};
 use crate::catalog::{Listing, Merged, Naming, Source, merge};
 use crate::fault::{Fault, Reason};
-use crate::mcp::{ClientCaps, ListKind};
+use crate::mcp::{ClientCaps, Era, ListKind};
 use crate::telemetry::ToolMetrics;
 use crate::upstream::LinkKey;
 
@@ -33,6 +33,8 @@ pub(super) struct Audience {
     session: Option<u64>,
     /// Upstreams may offer more to clients that can do more.
     caps: ClientCaps,
+    /// Upstreams that know both eras may offer something else in each.
+    era: Era,
 }
 
 /// Older versions of lists with several pages that cursors may still point into.
@@ -275,7 +277,7 @@ impl Lists {
 
     /// How many tools an upstream lists to clients that can do nothing special.
     pub(super) fn tools_of(&self, upstream: usize) -> Option<usize> {
-        let audience = Audience { session: None, caps: ClientCaps::NONE };
+        let audience = Audience { session: None, caps: ClientCaps::NONE, era: Era::Legacy };
         let cell = self.cells.get(&(upstream, audience, ListKind::Tools))?;
         let listing = cell.state.lock().listing.clone()?;
         Some(listing.items.len())
@@ -431,5 +433,5 @@ fn report(route: &McpRoute, kind: ListKind, merged: &Merged) {
 
 fn audience(cx: &Context) -> Audience {
     let session = cx.route.lists_per_session().then(|| cx.session.number());
-    Audience { session, caps: cx.session.caps() }
+    Audience { session, caps: cx.session.caps(), era: cx.session.era() }
 }

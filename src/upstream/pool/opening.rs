@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::slot::{Flight, Found, Landed, Link, Slot, Visit};
 use super::{MAX_LINKS, Upstream};
-use crate::mcp::ClientCaps;
+use crate::mcp::{ClientCaps, Era};
 use crate::upstream::http::{Endpoint, HttpLink, Plain};
 use crate::upstream::link::{Inlet, LinkContext};
 use crate::upstream::stdio::{Process, StdioLink};
@@ -127,7 +127,8 @@ impl Upstream {
         let http = self.http.as_ref().map_err(|what| self.unreachable(what))?;
         self.begin();
         if let Some(command) = &self.config.command {
-            let key = LinkKey { scope: LinkScope::Shared, caps: ClientCaps::NONE };
+            let key =
+                LinkKey { scope: LinkScope::Shared, caps: ClientCaps::NONE, era: Era::Legacy };
             let start = || Process::start(self.context(&key), command.clone());
             self.process.get_or_init(start).ready().await?;
         }
@@ -143,6 +144,7 @@ impl Upstream {
             caps: key.caps,
             tasks: self.deps.tasks.clone(),
             stop: self.stop.child_token(),
+            verdict: Arc::clone(&self.verdict),
             backoff: Arc::clone(&self.backoff),
         }
     }

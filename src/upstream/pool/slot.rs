@@ -185,6 +185,7 @@ impl Slot {
 }
 
 /// A use of a slot: it is not swept meanwhile.
+#[derive(Debug)]
 pub(super) struct Visit {
     pub(super) slot: Arc<Slot>,
 }

@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use super::super::judge::{Dialect, Invalid, Judged, judge};
 use super::super::link::LinkContext;
 use super::super::pending::{Pending, Slot, later};
-use super::super::{CallError, CallEvent, CallerId, Events, Hello, OutCall};
+use super::super::{CallError, CallEvent, CallerId, Client, Events, Hello, OutCall};
 use super::output::{Flow, Tail};
 use crate::jsonrpc::{Chunks, Message};
-use crate::mcp::ListKind;
+use crate::mcp::{ListKind, ProtocolVersion};
 use crate::wire::{LineDecoder, to_line};
 
 /// Messages that may wait to be written.
@@ -97,6 +97,8 @@ impl Channel {
             message: self.ctx.initialize(),
             edits: Default::default(),
             caller: CallerId::GATEWAY,
+            client: Client::default(),
+            params: None,
             timeout: limit,
             max_timeout: limit,
             events: Events::closed(),
@@ -168,7 +170,7 @@ impl Channel {
             .open(call.caller, call.token(), call.events.clone(), start)
             .map_err(|why| self.ctx.closed(false, &*why))?;
         let id = slot.id;
-        self.post(&call.text(id))?;
+        self.post(&call.text(id, ProtocolVersion::NEWEST_LEGACY))?;
         slot.sent(call.timeout);
         // What was sent is not needed any more; a large one would be held until the answer.
         let OutCall { timeout, max_timeout, events, .. } = call;

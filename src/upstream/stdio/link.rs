@@ -217,6 +217,8 @@ fn reason(error: &CallError) -> String {
         | CallError::Closed { what, .. }
         | CallError::Protocol { what, .. } => what.clone(),
         CallError::Timeout { .. } => "start timeout".to_owned(),
-        CallError::Status { .. } | CallError::Busy { .. } => error.to_string(),
+        CallError::Status { .. } | CallError::Busy { .. } | CallError::HeaderMismatch { .. } => {
+            error.to_string()
+        }
     }
 }

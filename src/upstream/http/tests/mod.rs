@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use self::stub::Stub;
 use crate::config::{Protocol, UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Message;
-use crate::mcp::ClientCaps;
+use crate::mcp::{ClientCaps, Era};
 use crate::telemetry::{Metrics, UpstreamMetrics};
 use crate::upstream::{
     CallError, CallerId, LinkKey, LinkScope, Notice, NoticeKind, OutCall, Upstream, UpstreamDeps,
@@ -82,7 +82,7 @@ impl Rig {
         let key = shared();
         let called = self.upstream.call(&key, call);
         let answer = timeout(PATIENCE, called).await.expect("an outcome in time")?;
-        Ok(String::from_utf8_lossy(answer.text()).into_owned())
+        Ok(String::from_utf8_lossy(answer.message.text()).into_owned())
     }
 
     /// The kind of the next notice.
@@ -107,7 +107,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 fn shared() -> LinkKey {
-    LinkKey { scope: LinkScope::Shared, caps: ClientCaps::NONE }
+    LinkKey { scope: LinkScope::Shared, caps: ClientCaps::NONE, era: Era::Legacy }
 }
 
 /// A request of a client, whose events nobody hears.
@@ -123,6 +123,8 @@ fn listened(method: &str, params: &str) -> (OutCall, crate::upstream::EventQueue
         message: Message::parse(text.into(), 64).expect("a message"),
         edits: SmallVec::new(),
         caller: CallerId(1),
+        client: crate::upstream::Client::default(),
+        params: None,
         timeout: Duration::from_secs(5),
         max_timeout: Duration::from_secs(20),
         events,

@@ -14,6 +14,8 @@ fn call(text: &str) -> OutCall {
         message: Message::parse(text.to_owned().into(), 64).expect("a message"),
         edits: SmallVec::new(),
         caller: CallerId(1),
+        client: crate::upstream::Client::default(),
+        params: None,
         timeout: Duration::from_secs(5),
         max_timeout: Duration::from_secs(5),
         events: crate::upstream::Events::closed(),

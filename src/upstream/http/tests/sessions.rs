@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::stub::{Asked, Back, HELLO, Sessions, Stub};
 use super::{Rig, protocol, request, shared, until};
-use crate::mcp::{ClientCaps, ProtocolVersion};
+use crate::mcp::{ClientCaps, Era, ProtocolVersion};
 use crate::upstream::{CallError, LinkKey, LinkScope, NoticeKind, State};
 
 async fn echo(asked: Asked, mut back: Back) -> Back {
@@ -17,7 +17,7 @@ async fn echo(asked: Asked, mut back: Back) -> Back {
 }
 
 fn of_session(number: u64) -> LinkKey {
-    LinkKey { scope: LinkScope::Session(number), caps: ClientCaps::NONE }
+    LinkKey { scope: LinkScope::Session(number), caps: ClientCaps::NONE, era: Era::Legacy }
 }
 
 #[tokio::test]
@@ -27,9 +27,13 @@ async fn a_link_is_opened_by_initialize_and_carries_its_session() {
     assert_eq!(rig.upstream.state(), State::Idle);
     assert!(rig.upstream.known().is_none());
     let caps = ClientCaps::parse(br#"{"sampling":{}}"#);
-    let key = LinkKey { scope: LinkScope::Shared, caps };
+    let key = LinkKey { scope: LinkScope::Shared, caps, era: Era::Legacy };
     let answer = rig.upstream.call(&key, request("tools/call", "{}")).await.expect("an answer");
-    assert_ne!(answer.id().map(|id| id.text().clone()), Some("\"c1\"".into()), "ids are ours");
+    assert_ne!(
+        answer.message.id().map(|id| id.text().clone()),
+        Some("\"c1\"".into()),
+        "ids are ours"
+    );
     assert!(matches!(rig.notice().await, NoticeKind::Opened));
 
     let log = stub.log();

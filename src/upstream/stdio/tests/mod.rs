@@ -18,7 +18,7 @@ use super::super::{CallError, CallEvent, CallerId, OutCall};
 use super::Backoff;
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Message;
-use crate::mcp::ClientCaps;
+use crate::mcp::{ClientCaps, Era};
 use crate::telemetry::Metrics;
 
 /// A link's context, and what it reports.
@@ -26,7 +26,7 @@ fn context(config: UpstreamConfig) -> (LinkContext, mpsc::Receiver<Notice>) {
     let caps = ClientCaps::parse(br#"{"sampling":{},"elicitation":{},"roots":{}}"#);
     let name = UpstreamName::new("notes").unwrap();
     let (notices, reported) = mpsc::channel(4);
-    let link = LinkKey { scope: LinkScope::Shared, caps };
+    let link = LinkKey { scope: LinkScope::Shared, caps, era: Era::Legacy };
     let ctx = LinkContext {
         metrics: Metrics::new(&[]).upstream(&name),
         inlet: Inlet { upstream: name.clone(), link, notices },
@@ -35,6 +35,7 @@ fn context(config: UpstreamConfig) -> (LinkContext, mpsc::Receiver<Notice>) {
         caps,
         tasks: Default::default(),
         stop: Default::default(),
+        verdict: Arc::new(crate::upstream::verdict::Verdict::new(crate::config::Revision::Auto)),
         backoff: Arc::new(Backoff::default()),
     };
     (ctx, reported)
@@ -52,6 +53,8 @@ fn call(caller: u64) -> (OutCall, crate::upstream::EventQueue) {
         message: message(text),
         edits: Default::default(),
         caller: CallerId(caller),
+        client: crate::upstream::Client::default(),
+        params: None,
         timeout: Duration::from_secs(10),
         max_timeout: Duration::from_secs(60),
         events,
