@@ -106,6 +106,14 @@ pub enum Reason {
     TooDeep,
     /// The session is not known.
     SessionNotFound,
+    /// A modern request does not say what each must say of its client.
+    MissingMeta,
+    /// A header of a modern request is missing, malformed, or says something else than the body.
+    HeaderMismatch,
+    /// The request cannot be served to a client without a certain capability.
+    MissingCapability,
+    /// The request names a revision that is not served without a handshake.
+    UnsupportedVersion,
 }
 
 impl Reason {
@@ -115,7 +123,10 @@ impl Reason {
             Self::ParseError => -32700,
             Self::InvalidRequest | Self::SessionNotFound => -32600,
             Self::MethodNotFound => -32601,
-            Self::InvalidParams => -32602,
+            Self::InvalidParams | Self::MissingMeta => -32602,
+            Self::HeaderMismatch => -32020,
+            Self::MissingCapability => -32021,
+            Self::UnsupportedVersion => -32022,
             Self::Internal => -32603,
             Self::RateLimited => -31001,
             Self::Overloaded => -31002,
@@ -138,7 +149,11 @@ impl Reason {
             | Self::MethodNotFound
             | Self::InvalidParams
             | Self::Internal
-            | Self::SessionNotFound => None,
+            | Self::SessionNotFound
+            | Self::MissingMeta
+            | Self::HeaderMismatch
+            | Self::MissingCapability
+            | Self::UnsupportedVersion => None,
             Self::RateLimited => Some("rate_limited"),
             Self::Overloaded => Some("overloaded"),
             Self::UpstreamTimeout => Some("upstream_timeout"),
@@ -167,7 +182,11 @@ impl Reason {
             | Self::InvalidParams
             | Self::Internal
             | Self::IdempotencyConflict
-            | Self::SessionNotFound => Outcome::RpcError,
+            | Self::SessionNotFound
+            | Self::MissingMeta
+            | Self::HeaderMismatch
+            | Self::MissingCapability
+            | Self::UnsupportedVersion => Outcome::RpcError,
             Self::RateLimited
             | Self::Overloaded
             | Self::BatchTooLarge
@@ -186,9 +205,14 @@ impl Reason {
     /// other statuses.
     pub fn status(self, era: Option<Era>) -> StatusCode {
         let strict = match self {
-            Self::ParseError | Self::InvalidRequest | Self::BatchTooLarge | Self::TooDeep => {
-                return StatusCode::BAD_REQUEST;
-            }
+            Self::ParseError
+            | Self::InvalidRequest
+            | Self::BatchTooLarge
+            | Self::TooDeep
+            | Self::MissingMeta
+            | Self::HeaderMismatch
+            | Self::MissingCapability
+            | Self::UnsupportedVersion => return StatusCode::BAD_REQUEST,
             Self::SessionNotFound => return StatusCode::NOT_FOUND,
             Self::MessageTooLarge => return StatusCode::PAYLOAD_TOO_LARGE,
             Self::Forbidden => return StatusCode::FORBIDDEN,

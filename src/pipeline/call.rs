@@ -14,7 +14,7 @@ use crate::config::Isolation;
 use crate::exchange::{Action, Event, Exchange, outcome_of};
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Edit, ErrorObject, Id, Message, NullId};
-use crate::mcp::{ParamHeader, ProtocolVersion};
+use crate::mcp::{Era, ParamHeader, ProtocolVersion};
 use crate::policy::{NoSlot, Slot};
 use crate::session::{OpenCall, Session};
 use crate::telemetry::ToolMetrics;
@@ -41,9 +41,15 @@ impl Context {
     /// Which link of an upstream this session uses.
     pub(super) fn link(&self, backend: &Backend) -> LinkKey {
         let session = &self.session;
+        let modern = session.era() == Era::Modern;
         let scope = match (backend.config().isolation(), session.principal()) {
             (Isolation::Shared, _) => LinkScope::Shared,
             (Isolation::Principal, Some(principal)) => LinkScope::Principal(Arc::clone(principal)),
+            (Isolation::Session, Some(principal)) if modern => {
+                LinkScope::Principal(Arc::clone(principal))
+            }
+            // Without sessions there is nothing that tells one conversation from the next.
+            (Isolation::Principal | Isolation::Session, None) if modern => LinkScope::Anonymous,
             (Isolation::Principal | Isolation::Session, _) => LinkScope::Session(session.number()),
         };
         LinkKey { scope, caps: session.caps(), era: session.era() }

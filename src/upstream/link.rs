@@ -40,6 +40,8 @@ pub enum LinkScope {
     Shared,
     /// One principal.
     Principal(Arc<str>),
+    /// Every client that has neither a name nor a session (2026-07-28 without identity).
+    Anonymous,
     /// One client session (or sessionless exchange), by its number.
     Session(u64),
 }

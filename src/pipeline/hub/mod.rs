@@ -100,7 +100,7 @@ fn send_level(pipeline: &Arc<Pipeline>, backend: &Arc<Backend>, link: LinkKey) {
         LinkScope::Session(number) => {
             pipeline.sessions.numbered(number).and_then(|session| session.log_rank())
         }
-        LinkScope::Shared | LinkScope::Principal(_) => {
+        LinkScope::Shared | LinkScope::Principal(_) | LinkScope::Anonymous => {
             let mut routes = Vec::new();
             for_routes(pipeline, backend.upstream.name(), |_, route, _| {
                 routes.push(route.name.clone());

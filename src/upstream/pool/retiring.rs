@@ -82,7 +82,7 @@ impl Upstream {
             // A session's link ends with the session; a slot that holds nothing may go at any time.
             let of_a_session = match slot.key().scope {
                 LinkScope::Session(session) => self.sessions.contains_key(&session),
-                LinkScope::Shared | LinkScope::Principal(_) => false,
+                LinkScope::Shared | LinkScope::Principal(_) | LinkScope::Anonymous => false,
             };
             match slot.unused_for() {
                 Some(idle) if idle >= limit && !(is_open && of_a_session) => {
