@@ -30,6 +30,7 @@ mod mcp;
 mod outlet;
 mod plain;
 mod reply;
+mod seal;
 mod snapshot;
 
 use std::net::SocketAddr;
