@@ -7,16 +7,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use smallvec::SmallVec;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::CallError;
+use super::call::{CallerId, Client, OutCall};
 use super::stdio::Backoff;
 use super::verdict::Verdict;
+use super::{CallError, Events};
 use crate::config::{Revision, UpstreamConfig, UpstreamName};
 use crate::jsonrpc::{Answer, Member, Message};
-use crate::mcp::{ClientCaps, Era, ListKind, ProtocolVersion, ServerCaps};
+use crate::mcp::{ClientCaps, Era, ListKind, ProtocolVersion, ServerCaps, meta};
 use crate::telemetry::UpstreamMetrics;
 
 /// Deepest nesting of a message from an upstream.
@@ -145,9 +147,23 @@ impl LinkContext {
         let params = serde_json::json!({
             "protocolVersion": version.as_str(),
             "capabilities": self.caps.to_json(),
-            "clientInfo": { "name": "trunkline", "version": env!("CARGO_PKG_VERSION") },
+            "clientInfo": our_name(),
         });
         Message::request("initialize", Some(params.to_string().as_bytes()))
+    }
+
+    /// A request of the gateway's own, with whatever a modern upstream is told of the one who asks.
+    pub(super) fn own_call(&self, message: Message, limit: Duration) -> OutCall {
+        OutCall {
+            message,
+            edits: SmallVec::new(),
+            caller: CallerId::GATEWAY,
+            client: Client { info: Some(our_name().to_string().into()), ..Client::default() },
+            params: None,
+            timeout: limit,
+            max_timeout: limit,
+            events: Events::closed(),
+        }
     }
 
     /// Reads the answer to [`LinkContext::initialize`]. Any legacy revision is accepted (MCP digest §4.2).
@@ -182,6 +198,11 @@ impl LinkContext {
     }
 }
 
+/// The gateway as an `Implementation`.
+fn our_name() -> serde_json::Value {
+    serde_json::json!({ "name": "trunkline", "version": env!("CARGO_PKG_VERSION") })
+}
+
 /// `InitializeResult` as far as the gateway reads it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -194,7 +215,50 @@ struct InitializeResult<'a> {
     instructions: Option<String>,
 }
 
+/// `DiscoverResult` as far as the gateway reads it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DiscoverResult<'a> {
+    supported_versions: Vec<String>,
+    #[serde(default)]
+    capabilities: serde_json::Value,
+    #[serde(borrow)]
+    server_info: Option<&'a RawValue>,
+    instructions: Option<String>,
+    #[serde(rename = "_meta", default)]
+    meta: serde_json::Value,
+}
+
 impl Hello {
+    /// Reads a `DiscoverResult`; says what is wrong with it. The server's name stands in `_meta`, in servers from before
+    /// the release at the top.
+    pub(super) fn discovered(result: &[u8]) -> Result<Self, String> {
+        if result.first() != Some(&b'{') {
+            return Err("the result of server/discover is no object".to_owned());
+        }
+        let result: DiscoverResult<'_> = serde_json::from_slice(result)
+            .map_err(|error| format!("the result of server/discover cannot be read: {error}"))?;
+        let version = ProtocolVersion::NEWEST_MODERN;
+        if !result.supported_versions.iter().any(|name| name == version.as_str()) {
+            return Err(
+                "it supports no revision without sessions that the gateway knows".to_owned()
+            );
+        }
+        let info = match result.meta.get(meta::SERVER_INFO) {
+            Some(info) => info.to_string().into(),
+            None => {
+                let info = result.server_info.map_or("{}", RawValue::get);
+                Bytes::copy_from_slice(info.as_bytes())
+            }
+        };
+        Ok(Self {
+            version,
+            caps: ServerCaps::parse(&result.capabilities),
+            instructions: result.instructions,
+            info,
+        })
+    }
+
     /// Reads an `InitializeResult`; says what is wrong with it.
     fn parse(result: &[u8]) -> Result<Self, String> {
         if result.first() != Some(&b'{') {
@@ -226,5 +290,29 @@ impl NoticeKind {
             "notifications/message" => Self::Log(message.clone()),
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_discover_result_says_who_the_upstream_is_and_what_it_can_do() {
+        let hello = Hello::discovered(br#"{"resultType":"complete","supportedVersions":["2026-07-28","2025-11-25"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"instructions":"Drive \u0041","ttlMs":1,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"drive"}}}"#).expect("a hello");
+        assert_eq!(hello.version, ProtocolVersion::V2026_07_28);
+        assert!(hello.caps.tools && hello.caps.subscribe && !hello.caps.prompts);
+        assert_eq!(hello.instructions.as_deref(), Some("Drive A"));
+        assert_eq!(hello.info, r#"{"name":"drive"}"#);
+        let early = r#"{"supportedVersions":["2026-07-28"],"serverInfo":{"name":"early"}}"#;
+        let hello = Hello::discovered(early.as_bytes()).expect("a hello");
+        assert_eq!(hello.info, r#"{"name":"early"}"#);
+    }
+
+    #[test]
+    fn a_result_without_our_revision_is_no_discover_result() {
+        for text in ["{}", "[]", "null", r#"{"supportedVersions":["2025-11-25","2031-01-01"]}"#] {
+            assert!(Hello::discovered(text.as_bytes()).is_err(), "{text}");
+        }
     }
 }
