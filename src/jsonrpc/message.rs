@@ -235,9 +235,19 @@ impl Message {
         self.slice(self.result)
     }
 
+    /// Where `result` stands.
+    pub fn result_span(&self) -> Option<Span> {
+        self.result.present()
+    }
+
     /// `error` as JSON text.
     pub fn error(&self) -> Option<Bytes> {
         self.slice(self.error)
+    }
+
+    /// Where `error` stands.
+    pub fn error_span(&self) -> Option<Span> {
+        self.error.present()
     }
 
     /// Whether `error` is an object, as it must be; some servers send a string.

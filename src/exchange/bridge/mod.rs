@@ -1,43 +1,113 @@
 //! The bridge between revisions: what one side wrote, as the other side has it (MCP digest §20).
 //!
 //! The only place that knows both eras. Where both sides have the same revision nothing is touched; else the text is
-//! spliced, or taken apart one level deep.
+//! taken apart one level deep and spliced, so that every value that is not itself translated keeps its bytes.
 
-use super::outcome_of;
-use crate::fault::Outcome;
-use crate::jsonrpc::{Chunks, Id, Message};
-use crate::mcp::{ClientCaps, ProtocolVersion};
+mod answer;
+mod ask;
+mod content;
+mod error;
+mod input;
+mod park;
+mod place;
+mod schema;
 
-/// Who gets an answer, and to what.
-#[derive(Clone, Copy, Debug)]
-pub struct Recipient<'a> {
-    /// The revision it speaks.
-    pub version: ProtocolVersion,
-    /// What it declared.
-    pub caps: ClientCaps,
-    /// The method it called.
-    pub method: &'a str,
-    /// The URI that it named, decoded.
-    pub uri: Option<&'a str>,
-    /// Whether the tool it called was listed to it with a wrapped `outputSchema`; `None` when the tool is in no list.
-    pub wrapped: Option<bool>,
+pub use answer::{Bridged, Recipient, answer};
+pub use ask::{Unaskable, question};
+pub use input::{
+    Abandon, InputRequest, InputRequired, Malformed, input_required, input_response, retry,
+    with_state,
+};
+pub use park::{ask_modern, asked, input_responses, reply, url_elicitations};
+pub use schema::{Shown, tool};
+
+use memchr::memmem;
+
+use crate::jsonrpc::{Chunks, Member, Message};
+use crate::mcp::ProtocolVersion;
+use place::{Edits, Object};
+
+/// The codes that differ between the eras, or by which the status of an answer goes (MCP digest §6.2).
+mod code {
+    pub(super) const PARSE_ERROR: i64 = -32700;
+    pub(super) const INVALID_REQUEST: i64 = -32600;
+    pub(super) const METHOD_NOT_FOUND: i64 = -32601;
+    pub(super) const INVALID_PARAMS: i64 = -32602;
+    pub(super) const INTERNAL: i64 = -32603;
+    /// Legacy.
+    pub(super) const NOT_FOUND: i64 = -32002;
+    pub(super) const HEADER_MISMATCH: i64 = -32020;
+    pub(super) const MISSING_CAPABILITY: i64 = -32021;
+    pub(super) const UNSUPPORTED_VERSION: i64 = -32022;
+    /// 2025-11-25 only.
+    pub(super) const URL_ELICITATION: i64 = -32042;
 }
 
-/// An answer as its recipient is to get it.
-#[derive(Clone, Debug)]
-pub struct Bridged {
-    /// The message, under the recipient's id.
-    pub text: Chunks,
-    /// How it counts.
-    pub outcome: Outcome,
-    /// The code of an error.
-    pub code: Option<i64>,
+/// The HTTP status of an answer to a modern client, by the code of its error (MCP digest §6.2).
+pub fn modern_status(code: Option<i64>) -> u16 {
+    match code {
+        Some(code::METHOD_NOT_FOUND) => 404,
+        Some(
+            code::HEADER_MISMATCH
+            | code::MISSING_CAPABILITY
+            | code::UNSUPPORTED_VERSION
+            | code::PARSE_ERROR
+            | code::INVALID_REQUEST,
+        ) => 400,
+        _ => 200,
+    }
 }
 
-/// The answer of an upstream that speaks `from`, under the id of the request that it answers.
-pub fn answer(to: &Recipient<'_>, from: ProtocolVersion, answer: &Message, id: &Id) -> Bridged {
-    let _ = (to, from);
-    let code = answer.member(crate::jsonrpc::Member::ErrorCode);
-    let code = code.and_then(|code| std::str::from_utf8(&code).ok()?.parse().ok());
-    Bridged { text: answer.with_id(id), outcome: outcome_of(answer), code }
+/// `notifications/progress` as a client of that revision has it: the first one knows no `message`.
+pub fn progress(to: ProtocolVersion, text: Chunks) -> Chunks {
+    if to > ProtocolVersion::V2024_11_05 {
+        return text;
+    }
+    let text = text.into_bytes();
+    if memmem::find(&text, b"\"message\"").is_none() {
+        return text.into();
+    }
+    let mut edits = Edits::new();
+    if let Some(params) = Object::at(&text, 0).and_then(|message| message.object("params")) {
+        params.change(|name| name == "message", Vec::new(), &mut edits);
+    }
+    Chunks::splice(&text, &edits)
+}
+
+/// The code of an error.
+fn code_of(answer: &Message) -> Option<i64> {
+    std::str::from_utf8(&answer.member(Member::ErrorCode)?).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn progress_loses_its_message_on_the_way_to_the_first_revision_only() {
+        let text = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"message":"m","progress":1.10}}"#;
+        let chunks = Chunks::from(Bytes::from_static(text.as_bytes()));
+        for version in &ProtocolVersion::ALL[1..] {
+            assert_eq!(progress(*version, chunks.clone()).into_bytes(), text);
+        }
+        let bare = progress(ProtocolVersion::V2024_11_05, chunks).into_bytes();
+        assert_eq!(bare, text.replace(r#""message":"m","#, ""));
+        let none = Chunks::from(Bytes::from_static(b"{\"params\":{\"progress\":1}}"));
+        let same = progress(ProtocolVersion::V2024_11_05, none).into_bytes();
+        assert_eq!(same, "{\"params\":{\"progress\":1}}");
+    }
+
+    #[test]
+    fn the_status_goes_by_the_code() {
+        assert_eq!(modern_status(None), 200);
+        assert_eq!(modern_status(Some(-32601)), 404);
+        for code in [-32020, -32021, -32022, -32700, -32600] {
+            assert_eq!(modern_status(Some(code)), 400, "{code}");
+        }
+        for code in [-32602, -32603, -32002, -31001, 1] {
+            assert_eq!(modern_status(Some(code)), 200, "{code}");
+        }
+    }
 }
