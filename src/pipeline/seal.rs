@@ -44,7 +44,8 @@ impl Seal {
         let mut nonce = [0_u8; NONCE];
         getrandom::fill(&mut nonce).map_err(|_| NoRandomness)?;
         let payload = Payload { msg: text, aad: &joined(bound) };
-        let sealed = self.cipher.encrypt(&XNonce::from(nonce), payload).map_err(|_| NoRandomness)?;
+        let sealed =
+            self.cipher.encrypt(&XNonce::from(nonce), payload).map_err(|_| NoRandomness)?;
         let mut bytes = nonce.to_vec();
         bytes.extend(sealed);
         let mut sealed = MARK.to_owned();

@@ -40,6 +40,10 @@ struct Table {
 #[derive(Debug)]
 struct Waiting {
     caller: CallerId,
+    /// Whether it asked for log messages (2026-07-28).
+    logs: bool,
+    /// Whether it is answered only when a feed ends.
+    standing: bool,
     inbox: Inbox,
     reply: oneshot::Sender<Reply>,
 }
@@ -48,6 +52,7 @@ struct Waiting {
 #[derive(Clone, Copy, Debug)]
 struct Abandoned {
     caller: CallerId,
+    logs: bool,
     until: Instant,
 }
 
@@ -61,6 +66,18 @@ pub(super) enum Pick {
     Oldest,
     /// The call that began last.
     Newest,
+    /// Of those that asked for log messages the one that began first; the others count for nothing.
+    Logging,
+}
+
+impl Pick {
+    /// Whether a call counts that asked for log messages or did not.
+    fn counts(self, logs: bool) -> bool {
+        match self {
+            Self::Oldest | Self::Newest => true,
+            Self::Logging => logs,
+        }
+    }
 }
 
 impl Pending {
@@ -76,8 +93,26 @@ impl Pending {
         events: Events,
         now: Instant,
     ) -> Result<Slot, Arc<str>> {
-        let (reply, answer) = oneshot::channel();
         let inbox = Inbox { token, events, pulse: Pulse::new(now) };
+        self.insert(caller, inbox, false)
+    }
+
+    /// Mints the id for a request of the gateway that opens a feed: it is answered when the feed ends.
+    ///
+    /// # Errors
+    /// Why the connection is closed, when it is.
+    pub(super) fn stand(self: &Arc<Self>, now: Instant) -> Result<Slot, Arc<str>> {
+        let inbox = Inbox { token: None, events: Events::closed(), pulse: Pulse::new(now) };
+        self.insert(CallerId::GATEWAY, inbox, true)
+    }
+
+    fn insert(
+        self: &Arc<Self>,
+        caller: CallerId,
+        inbox: Inbox,
+        standing: bool,
+    ) -> Result<Slot, Arc<str>> {
+        let (reply, answer) = oneshot::channel();
         let pulse = Arc::clone(&inbox.pulse);
         let mut table = self.0.lock();
         if let Some(why) = &table.closed {
@@ -85,7 +120,7 @@ impl Pending {
         }
         table.last += 1;
         let id = table.last;
-        table.waiting.insert(id, Waiting { caller, inbox, reply });
+        table.waiting.insert(id, Waiting { caller, logs: false, standing, inbox, reply });
         drop(table);
         Ok(Slot { id, answer, pulse, linger: None, pending: Arc::clone(self) })
     }
@@ -112,8 +147,10 @@ impl Pending {
         if !table.abandoned.is_empty() {
             table.abandoned.retain(|_, abandoned| abandoned.until > now);
         }
-        let mut clients =
-            table.waiting.values().filter(|waiting| waiting.caller != CallerId::GATEWAY);
+        let mut clients = table
+            .waiting
+            .values()
+            .filter(|waiting| waiting.caller != CallerId::GATEWAY && pick.counts(waiting.logs));
         let oldest = clients.next()?;
         let mut newest = oldest;
         for waiting in clients {
@@ -122,22 +159,25 @@ impl Pending {
             }
             newest = waiting;
         }
-        let foreign = table.abandoned.values().any(|abandoned| abandoned.caller != oldest.caller);
+        let foreign = table
+            .abandoned
+            .values()
+            .any(|abandoned| abandoned.caller != oldest.caller && pick.counts(abandoned.logs));
         if foreign || table.crowded.is_some_and(|until| until > now) {
             return None;
         }
         Some(match pick {
-            Pick::Oldest => oldest.inbox.clone(),
+            Pick::Oldest | Pick::Logging => oldest.inbox.clone(),
             Pick::Newest => newest.inbox.clone(),
         })
     }
 
-    /// The id of the call in flight, when there is exactly one.
+    /// The id of the call in flight, when there is exactly one. Feeds do not count.
     pub(super) fn only(&self) -> Option<u64> {
         let table = self.0.lock();
-        let mut ids = table.waiting.keys();
-        let first = ids.next().copied();
-        if ids.next().is_some() { None } else { first }
+        let mut calls = table.waiting.iter().filter(|(_, waiting)| !waiting.standing);
+        let first = calls.next().map(|(id, _)| *id);
+        if calls.next().is_some() { None } else { first }
     }
 
     /// Closes the table and ends every call in it. Further calls of this do nothing.
@@ -178,6 +218,13 @@ impl Slot {
     pub(super) fn sent(&mut self, linger: Duration) {
         self.linger = Some(linger);
     }
+
+    /// The request asks for log messages.
+    pub(super) fn wants_logs(&self) {
+        if let Some(waiting) = self.pending.0.lock().waiting.get_mut(&self.id) {
+            waiting.logs = true;
+        }
+    }
 }
 
 impl Drop for Slot {
@@ -187,15 +234,17 @@ impl Drop for Slot {
         if let Some(linger) = self.linger
             && waiting.caller != CallerId::GATEWAY
         {
-            table.abandon(self.id, waiting.caller, later(Instant::now(), linger));
+            let until = later(Instant::now(), linger);
+            let Waiting { caller, logs, .. } = waiting;
+            table.abandon(self.id, Abandoned { caller, logs, until });
         }
     }
 }
 
 impl Table {
     /// Keeps who cancelled a call, in bounded room.
-    fn abandon(&mut self, id: u64, caller: CallerId, until: Instant) {
-        self.abandoned.insert(id, Abandoned { caller, until });
+    fn abandon(&mut self, id: u64, abandoned: Abandoned) {
+        self.abandoned.insert(id, abandoned);
         if self.abandoned.len() > MAX_ABANDONED
             && let Some((_, dropped)) = self.abandoned.pop_first()
         {

@@ -1,7 +1,8 @@
 //! MCP on one pair of byte streams: calls out, answers back. What else comes in is in `inbound`.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -15,10 +16,11 @@ use tokio_util::sync::CancellationToken;
 use super::super::judge::{Dialect, Invalid, Judged, judge};
 use super::super::link::LinkContext;
 use super::super::pending::{Pending, Slot, later};
-use super::super::{CallError, CallEvent, CallerId, Client, Events, Hello, OutCall};
+use super::super::{CallError, CallEvent, Events, OutCall};
+use super::listen::{Feed, Offers};
 use super::output::{Flow, Tail};
 use crate::jsonrpc::{Chunks, Message};
-use crate::mcp::{ListKind, ProtocolVersion};
+use crate::mcp::{Era, ListKind, ProtocolVersion};
 use crate::wire::{LineDecoder, to_line};
 
 /// Messages that may wait to be written.
@@ -49,6 +51,14 @@ pub(super) struct Channel {
     pub(super) tail: Arc<Tail>,
     /// Limits log lines about noise.
     pub(super) noise: Mutex<Flow>,
+    /// The revision that the greeting agreed on.
+    pub(super) version: OnceLock<ProtocolVersion>,
+    /// What a modern server offers to tell unasked.
+    pub(super) offers: OnceLock<Offers>,
+    /// Subscriptions at a modern server.
+    pub(super) feed: Feed,
+    /// See [`Channel::is_probing`].
+    pub(super) probing: AtomicBool,
     outgoing: mpsc::Sender<Bytes>,
     signals: Signals,
 }
@@ -83,6 +93,10 @@ impl Channel {
             late_lists: Mutex::default(),
             tail,
             noise: Mutex::new(Flow::new(Instant::now())),
+            version: OnceLock::new(),
+            offers: OnceLock::new(),
+            feed: Feed::default(),
+            probing: AtomicBool::new(false),
             outgoing,
             signals: signals.clone(),
         });
@@ -91,27 +105,27 @@ impl Channel {
         channel
     }
 
-    /// `initialize`, the answer, `notifications/initialized` (MCP 2025-11-25, lifecycle).
-    pub(super) async fn greet(&self, limit: Duration) -> Result<Hello, CallError> {
-        let call = OutCall {
-            message: self.ctx.initialize(),
-            edits: Default::default(),
-            caller: CallerId::GATEWAY,
-            client: Client::default(),
-            params: None,
-            timeout: limit,
-            max_timeout: limit,
-            events: Events::closed(),
-        };
-        // It must not be cancelled (MCP 2025-11-25, cancellation).
-        let hello = self.ctx.read_hello(&self.round_trip(call, OnHangUp::Forget).await?)?;
-        self.notify(&Message::notification("notifications/initialized", None))?;
-        Ok(hello)
-    }
-
     /// One request to its answer, which still has our id. Dropping the future tells the upstream to cancel.
     pub(super) async fn call(&self, call: OutCall) -> Result<Message, CallError> {
-        self.round_trip(call, OnHangUp::Cancel).await
+        self.round_trip(call, self.version(), OnHangUp::Cancel).await
+    }
+
+    /// The revision that is spoken; before the greeting nothing is sent that depends on it.
+    fn version(&self) -> ProtocolVersion {
+        self.version.get().copied().unwrap_or(ProtocolVersion::NEWEST_LEGACY)
+    }
+
+    /// Whether the server speaks 2026-07-28.
+    pub(super) fn is_modern(&self) -> bool {
+        self.version().era() == Era::Modern
+    }
+
+    /// Tells the upstream that the answer to one of our requests is not wanted any more.
+    pub(super) fn cancel(&self, id: u64, reason: &str) {
+        let params = format!(r#"{{"requestId":{id},"reason":"{reason}"}}"#);
+        let cancelled = Message::notification("notifications/cancelled", Some(params.as_bytes()));
+        // An upstream that reads nothing would not read this either.
+        let _ = self.notify(&cancelled);
     }
 
     /// Sends a notification as it is.
@@ -160,7 +174,13 @@ impl Channel {
         })
     }
 
-    async fn round_trip(&self, call: OutCall, on_hang_up: OnHangUp) -> Result<Message, CallError> {
+    /// One request to its answer, in the form of that revision.
+    pub(super) async fn round_trip(
+        &self,
+        call: OutCall,
+        version: ProtocolVersion,
+        on_hang_up: OnHangUp,
+    ) -> Result<Message, CallError> {
         if call.message.id_span().is_none() {
             return Err(self.ctx.protocol("only a request can be called"));
         }
@@ -170,7 +190,10 @@ impl Channel {
             .open(call.caller, call.token(), call.events.clone(), start)
             .map_err(|why| self.ctx.closed(false, &*why))?;
         let id = slot.id;
-        self.post(&call.text(id, ProtocolVersion::NEWEST_LEGACY))?;
+        if call.client.log_rank.is_some() {
+            slot.wants_logs();
+        }
+        self.post(&call.text(id, version))?;
         slot.sent(call.timeout);
         // What was sent is not needed any more; a large one would be held until the answer.
         let OutCall { timeout, max_timeout, events, .. } = call;
@@ -279,8 +302,10 @@ impl Channel {
 
 /// What the upstream is told when nobody waits for a call any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OnHangUp {
+pub(super) enum OnHangUp {
+    /// That it shall stop.
     Cancel,
+    /// Nothing.
     Forget,
 }
 
@@ -304,11 +329,9 @@ struct Recall<'a> {
 
 impl Drop for Recall<'_> {
     fn drop(&mut self) {
-        let Some(reason) = self.reason else { return };
-        let params = format!(r#"{{"requestId":{},"reason":"{reason}"}}"#, self.id);
-        let cancelled = Message::notification("notifications/cancelled", Some(params.as_bytes()));
-        // An upstream that reads nothing would not read this either.
-        let _ = self.channel.notify(&cancelled);
+        if let Some(reason) = self.reason {
+            self.channel.cancel(self.id, reason);
+        }
     }
 }
 

@@ -110,30 +110,45 @@ impl Channel {
     fn take_notification(self: &Arc<Self>, message: Message) {
         match message.method() {
             "notifications/progress" => self.take_progress(&message),
-            "notifications/cancelled" => {
-                if let Some(id) = message.member(Member::RequestId) {
-                    self.asks.lock().remove(&id);
+            "notifications/cancelled" => self.take_cancelled(&message),
+            "notifications/subscriptions/acknowledged" if self.is_modern() => {
+                if !self.feed.acknowledged(message) {
+                    self.ctx.metrics.stray.inc();
                 }
             }
             method => {
                 let changed = method.ends_with("/list_changed")
                     || method == "notifications/resources/updated";
                 if changed {
-                    return match NoticeKind::of(&message) {
+                    let ours = !self.is_modern() || self.feed.covers(&message);
+                    return match NoticeKind::of(&message).filter(|_| ours) {
                         Some(notice) => self.tell(notice),
                         None => self.ctx.metrics.stray.inc(),
                     };
                 }
-                if let Some(inbox) = self.pending.associate(Pick::Oldest, Instant::now()) {
+                // Only calls that asked for log messages get any (MCP 2026-07-28, logging).
+                let logs = self.is_modern() && method == "notifications/message";
+                let pick = if logs { Pick::Logging } else { Pick::Oldest };
+                if let Some(inbox) = self.pending.associate(pick, Instant::now()) {
                     if !inbox.notify(message) {
                         self.ctx.metrics.stray.inc();
                     }
-                } else if let Some(notice) = NoticeKind::of(&message) {
+                } else if let Some(notice) = NoticeKind::of(&message).filter(|_| !logs) {
                     self.tell(notice);
                 } else {
                     self.ctx.metrics.stray.inc();
                 }
             }
+        }
+    }
+
+    /// The server withdraws a question, or ends a subscription.
+    fn take_cancelled(&self, message: &Message) {
+        let Some(id) = message.member(Member::RequestId) else { return };
+        if !self.is_modern() {
+            self.asks.lock().remove(&id);
+        } else if let Some(id) = Id::from_text(id).as_number().filter(|id| self.feed.has(*id)) {
+            self.pending.settle(id, Err(self.ctx.closed(true, "it ended the subscription")));
         }
     }
 
@@ -152,7 +167,7 @@ impl Channel {
 
     /// Reports what belongs to no call. While the queue is full, list changes of one kind merge into one notice
     /// that waits; anything else is dropped and counted.
-    fn tell(self: &Arc<Self>, notice: NoticeKind) {
+    pub(super) fn tell(self: &Arc<Self>, notice: NoticeKind) {
         let list = if let NoticeKind::ListChanged(list) = notice { Some(list) } else { None };
         if list.is_some_and(|list| self.late_lists.lock().contains(&list)) {
             return;
@@ -182,6 +197,11 @@ impl Channel {
         let Some(id) = message.id() else { return };
         match message.method() {
             "ping" => self.answer(&Chunks::from(result_response(&id, b"{}"))),
+            // There it asks by the result of a call (MCP 2026-07-28, multi round-trip requests).
+            _ if self.is_modern() => {
+                self.ctx.metrics.stray.inc();
+                self.refuse(&id, METHOD_NOT_FOUND);
+            }
             "sampling/createMessage" | "elicitation/create" | "roots/list" => {
                 self.take_ask(id, message)
             }

@@ -1,6 +1,7 @@
 //! An MCP link to a child: one after another, as they die and are started again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -13,6 +14,7 @@ use super::super::{CallError, OutCall};
 use super::backoff::Backoff;
 use super::channel::Channel;
 use super::child::Pipes;
+use super::listen::Watched;
 use super::output::Tail;
 use super::supervisor::{Supervisor, Tenant};
 use crate::jsonrpc::Message;
@@ -40,6 +42,10 @@ struct Seat {
     hello: ArcSwapOption<Hello>,
     state: watch::Sender<State>,
     tail: Arc<Tail>,
+    /// Resources whose updates are wanted of a modern child.
+    watched: Arc<Watched>,
+    /// The last child ended over `server/discover`: that one is greeted otherwise.
+    wary: AtomicBool,
 }
 
 /// Whether calls can be made.
@@ -75,6 +81,8 @@ impl StdioLink {
             hello: ArcSwapOption::empty(),
             state: watch::Sender::new(State::Starting),
             tail: Arc::clone(&tail),
+            watched: Arc::new(Watched::new()),
+            wary: AtomicBool::new(false),
         });
         let stop_on_drop = stop.clone().drop_guard();
         let link = Arc::new(Self { seat: Arc::clone(&seat), stop, _stop_on_drop: stop_on_drop });
@@ -104,15 +112,31 @@ impl StdioLink {
         self.seat.current()?.call(call).await
     }
 
-    /// Queues a notification.
+    /// Queues a notification. A modern child is told nothing of the client's: it has no session that it could belong to.
     ///
     /// # Errors
     /// [`CallError::Connect`] while no child serves, [`CallError::Busy`] when the child does not read.
     pub(in crate::upstream) async fn notify(&self, message: &Message) -> Result<(), CallError> {
-        self.seat.current()?.notify(message)
+        let channel = self.seat.current()?;
+        if channel.is_modern() { Ok(()) } else { channel.notify(message) }
     }
 
-    /// What the child said at its last `initialize`.
+    /// Wants to hear of updates of a resource of a modern child, also after it was started again. Resolves when the child
+    /// has agreed.
+    ///
+    /// # Errors
+    /// [`CallError::Connect`] while no child serves, [`CallError::Protocol`] when it does not tell of that resource, and
+    /// whatever may happen to a call.
+    pub(in crate::upstream) async fn watch(&self, uri: &str) -> Result<(), CallError> {
+        self.seat.current()?.watch(&self.seat.watched, uri).await
+    }
+
+    /// Takes [`StdioLink::watch`] back.
+    pub(in crate::upstream) fn unwatch(&self, uri: &str) {
+        self.seat.watched.remove(uri);
+    }
+
+    /// What the child said when it was last greeted.
     pub(in crate::upstream) fn hello(&self) -> Arc<Hello> {
         self.seat.hello.load_full().expect("a link is open only once it was greeted")
     }
@@ -154,13 +178,16 @@ impl Tenant for Seat {
     async fn begin(&self, pipes: Pipes) -> Result<(), String> {
         let channel = Channel::open(&self.ctx, Arc::clone(&self.tail), pipes.stdout, pipes.stdin);
         self.channel.store(Some(Arc::clone(&channel)));
-        let greeting = channel.greet(self.ctx.config.start_timeout);
+        let wary = self.wary.load(Ordering::Acquire);
+        let greeting = channel.greet(self.ctx.config.start_timeout, wary);
         let hello = tokio::select! {
             biased;
             hello = greeting => hello.map_err(|error| reason(&error))?,
             () = channel.drained() => return Err("it closed its output".to_owned()),
         };
+        self.wary.store(false, Ordering::Release);
         self.hello.store(Some(Arc::new(hello)));
+        self.ctx.tasks.spawn(channel.listen(Arc::clone(&self.watched)));
         Ok(())
     }
 
@@ -197,6 +224,15 @@ impl Tenant for Seat {
         if matches!(before, State::Up(_)) && !self.ctx.stop.is_cancelled() {
             let _ = timeout(LOST, self.ctx.inlet.send(NoticeKind::Lost)).await;
         }
+    }
+
+    fn ended_on_probe(&self) -> bool {
+        let Some(channel) = self.channel.load_full() else { return false };
+        let probing = channel.is_probing() && !self.wary.swap(true, Ordering::AcqRel);
+        if probing {
+            channel.close("it ended over server/discover");
+        }
+        probing
     }
 
     fn gone(&self) {

@@ -28,6 +28,11 @@ pub(super) trait Tenant: Send + Sync + 'static {
     fn broken(&self) -> impl Future<Output = ()> + Send;
     /// Resolves when everything was read that the child wrote.
     fn drained(&self) -> impl Future<Output = ()> + Send;
+    /// Whether a child that never served ended over a question that will not be put again first: another one is started at
+    /// once, this end counts for nothing, and the child's standard input is closed. Asked in place of `down`.
+    fn ended_on_probe(&self) -> bool {
+        false
+    }
     /// The child serves no more, if it ever did: whoever waits is told why, and its standard input is closed.
     fn down(&self, why: &str) -> impl Future<Output = ()> + Send;
     /// The child is gone: what still reads its pipes ends soon.
@@ -174,7 +179,15 @@ impl<T: Tenant> Supervisor<T> {
 
     async fn end(&self, mut running: Running, why: Why) -> Phase {
         let asked = matches!(why, Why::Stop);
+        let ended = matches!(why, Why::Exited(_) | Why::Broken(_));
         let why = self.explain(&mut running, why).await;
+        if running.since.is_none() && ended && self.tenant.ended_on_probe() {
+            let upstream = &self.ctx.name;
+            tracing::info!(%upstream, "the child does not know server/discover: {why}");
+            running.child.end().await;
+            self.tenant.gone();
+            return Phase::Starting;
+        }
         self.tenant.down(&why).await;
         let uptime = running.uptime();
         let next = if asked {

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use super::super::super::link::Notice;
 use super::super::channel::Channel;
 use super::*;
+use crate::upstream::Hello;
 
 /// A channel and its far end.
 pub(super) struct Far {
@@ -37,7 +38,31 @@ impl Far {
 
     /// `room`: bytes that fit into the pipe.
     pub(super) fn with(config: UpstreamConfig, room: usize) -> Self {
-        let (ctx, notices) = context(config);
+        Self::of(context(config), room)
+    }
+
+    /// One for clients of that era.
+    pub(super) fn of_era(era: Era) -> Self {
+        Self::of(context_for(UpstreamConfig::default(), era), 64 * 1024)
+    }
+
+    /// One that was found to be modern, with those capabilities.
+    pub(super) async fn modern(caps: Value) -> Self {
+        let mut far = Self::of_era(Era::Modern);
+        let greeting = far.greet(false);
+        let line = far.line().await;
+        far.answer(line["id"].as_u64().unwrap(), discovered(caps)).await;
+        greeting.await.unwrap().unwrap();
+        far
+    }
+
+    /// Begins to greet it.
+    pub(super) fn greet(&self, wary: bool) -> JoinHandle<Result<Hello, CallError>> {
+        let channel = Arc::clone(&self.channel);
+        tokio::spawn(async move { channel.greet(Duration::from_secs(30), wary).await })
+    }
+
+    pub(super) fn of((ctx, notices): (LinkContext, mpsc::Receiver<Notice>), room: usize) -> Self {
         let (near, far) = duplex(room);
         let (reader, writer) = split(near);
         let channel = Channel::open(&ctx, Arc::default(), reader, writer);
@@ -65,6 +90,11 @@ impl Far {
 
     pub(super) async fn answer(&mut self, id: u64, result: Value) {
         self.send(json!({ "jsonrpc": "2.0", "id": id, "result": result })).await;
+    }
+
+    /// Answers with an error.
+    pub(super) async fn refuse(&mut self, id: u64, error: Value) {
+        self.send(json!({ "jsonrpc": "2.0", "id": id, "error": error })).await;
     }
 
     pub(super) async fn progress(&mut self, token: u64, progress: u32) {
@@ -99,6 +129,12 @@ impl Far {
     pub(super) fn noise(&self) -> u64 {
         self.channel.ctx.metrics.noise.get()
     }
+}
+
+/// A `DiscoverResult`.
+pub(super) fn discovered(caps: Value) -> Value {
+    json!({ "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": caps,
+        "instructions": "be kind", "_meta": { "io.modelcontextprotocol/serverInfo": { "name": "far" } } })
 }
 
 impl Running {

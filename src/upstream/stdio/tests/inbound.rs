@@ -15,7 +15,7 @@ fn small(max_message: usize) -> Far {
 async fn noise_is_skipped_and_counted_and_breaks_nothing() {
     let mut far = Far::new();
     let channel = Arc::clone(&far.channel);
-    let greeted = tokio::spawn(async move { channel.greet(Duration::from_secs(30)).await });
+    let greeted = tokio::spawn(async move { channel.greet(Duration::from_secs(30), false).await });
     let line = far.line().await;
     assert_eq!(line["method"], "initialize");
     assert_eq!(line["params"]["protocolVersion"], "2025-11-25");

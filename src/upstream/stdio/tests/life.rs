@@ -258,3 +258,73 @@ async fn an_open_that_is_given_up_leaves_nothing_running() {
     all_ended(&ctx).await;
     assert!(!alive(pids(folder.path())[0]));
 }
+
+/// Ends over anything but `initialize`, as servers built on older `rmcp` do.
+const PICKY: &str = r#"read line; case "$line" in *'"initialize"'*) ;; *) exit 1;; esac;
+    printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"sh"}}}\n'; read line; "#;
+
+#[tokio::test]
+async fn a_child_that_ends_over_the_probe_is_started_again_at_once_and_not_asked_again() {
+    let (folder, note) = notes();
+    let config = sh(&format!("{note}{PICKY} read line"));
+    let (ctx, mut notices) = context_for(config, Era::Modern);
+    let link = StdioLink::open(ctx.clone()).await.unwrap();
+    assert_eq!(link.hello().version.as_str(), "2025-11-25");
+    assert_eq!(ctx.metrics.restarts.get(), 0);
+    assert_eq!(ctx.backoff.refusal(tokio::time::Instant::now()), None);
+    assert_eq!(pids(folder.path()).len(), 2);
+    assert!(matches!(notices.recv().await.unwrap().kind, NoticeKind::Opened));
+    let second = StdioLink::open(ctx.clone()).await.unwrap();
+    assert_eq!(pids(folder.path()).len(), 3, "the second one knows");
+    futures_util::future::join(link.close(), second.close()).await;
+    all_ended(&ctx).await;
+    assert!(!pids(folder.path()).into_iter().any(alive));
+}
+
+#[tokio::test]
+async fn a_child_that_ends_whatever_it_is_asked_is_not_started_again_and_again() {
+    let (folder, note) = notes();
+    let (ctx, _notices) = context_for(sh(&format!("{note} read line; exit 1")), Era::Modern);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(1) {
+        assert!(StdioLink::open(ctx.clone()).await.is_err());
+        tokio::task::yield_now().await;
+    }
+    let starts = pids(folder.path()).len();
+    assert!((2..=8).contains(&starts), "{starts} starts");
+    all_ended(&ctx).await;
+}
+
+#[tokio::test]
+async fn a_modern_child_that_was_started_again_is_subscribed_to_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let reply = |id: u32, result: &str| {
+        format!(r#"printf '{{"jsonrpc":"2.0","id":{id},"result":{result}}}\n'; "#)
+    };
+    let discovered =
+        r#"{"supportedVersions":["2026-07-28"],"capabilities":{"resources":{"subscribe":true}}}"#;
+    let ack = |id: u32| {
+        format!(
+            r#"printf '{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}},"notifications":{{"resourceSubscriptions":["a:b"]}}}}}}\n'; "#
+        )
+    };
+    let take = format!("read line; echo \"$line\" >> {}; ", log.display());
+    let script =
+        [take.clone(), reply(1, discovered), take.clone(), ack(2), "read line; exit 1".into()]
+            .concat();
+    let (ctx, mut notices) = context_for(sh(&script), Era::Modern);
+    let link = StdioLink::open(ctx.clone()).await.unwrap();
+    notices.recv().await.unwrap();
+    link.watch("a:b").await.unwrap();
+    assert!(matches!(link.call(call(1).0).await, Err(CallError::Closed { written: true, .. })));
+    for kind in ["Lost", "Opened"] {
+        let notice = notices.recv().await.unwrap();
+        assert_eq!(format!("{:?}", notice.kind), kind);
+    }
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("it was subscribed to again", || lines().matches("a:b").count() == 2).await;
+    assert_eq!(lines().matches("initialize").count(), 0);
+    link.close().await;
+    all_ended(&ctx).await;
+}

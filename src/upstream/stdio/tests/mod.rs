@@ -3,8 +3,11 @@
 mod ask;
 mod call;
 mod far;
+mod greet;
 mod inbound;
 mod life;
+mod listen;
+mod modern;
 mod process;
 
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::super::link::{Inlet, LinkContext, LinkKey, LinkScope, Notice};
+use super::super::verdict::Verdict;
 use super::super::{CallError, CallEvent, CallerId, OutCall};
 use super::Backoff;
 use crate::config::{UpstreamConfig, UpstreamName};
@@ -21,21 +25,26 @@ use crate::jsonrpc::Message;
 use crate::mcp::{ClientCaps, Era};
 use crate::telemetry::Metrics;
 
-/// A link's context, and what it reports.
+/// The context of a link for clients with sessions, and what it reports.
 fn context(config: UpstreamConfig) -> (LinkContext, mpsc::Receiver<Notice>) {
+    context_for(config, Era::Legacy)
+}
+
+/// The context of a link for clients of that era, and what it reports.
+fn context_for(config: UpstreamConfig, era: Era) -> (LinkContext, mpsc::Receiver<Notice>) {
     let caps = ClientCaps::parse(br#"{"sampling":{},"elicitation":{},"roots":{}}"#);
     let name = UpstreamName::new("notes").unwrap();
     let (notices, reported) = mpsc::channel(4);
-    let link = LinkKey { scope: LinkScope::Shared, caps, era: Era::Legacy };
+    let link = LinkKey { scope: LinkScope::Shared, caps, era };
     let ctx = LinkContext {
         metrics: Metrics::new(&[]).upstream(&name),
         inlet: Inlet { upstream: name.clone(), link, notices },
         name,
+        verdict: Arc::new(Verdict::new(config.revision)),
         config: Arc::new(config),
         caps,
         tasks: Default::default(),
         stop: Default::default(),
-        verdict: Arc::new(crate::upstream::verdict::Verdict::new(crate::config::Revision::Auto)),
         backoff: Arc::new(Backoff::default()),
     };
     (ctx, reported)
