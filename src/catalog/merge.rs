@@ -10,7 +10,7 @@ use super::names::Naming;
 use super::page::{Item, Listing};
 use super::template::TemplateMatcher;
 use crate::jsonrpc::Span;
-use crate::mcp::ListKind;
+use crate::mcp::{Era, ListKind, ParamHeader};
 
 /// Most items in one page of a merged list: many clients never ask for a second one.
 pub const PAGE_ITEMS: usize = 500;
@@ -56,6 +56,10 @@ pub struct Origin {
     pub rewrite: Option<Bytes>,
     /// Running number of the item in the merged list.
     pub index: usize,
+    /// Whether legacy clients were shown another `outputSchema`.
+    pub wrapped: bool,
+    /// Arguments of a tool that modern requests repeat as headers.
+    pub params: Option<Arc<[ParamHeader]>>,
 }
 
 /// Two items under one public name or URI; the first one given stays.
@@ -74,6 +78,8 @@ pub struct Clash {
 pub struct Merged {
     /// `{"tools":[…]` of each page: the closing brace is left off, since a cursor may stand before it.
     pub pages: Vec<Bytes>,
+    /// The same for legacy clients, where they are shown something else.
+    pub legacy_pages: Option<Vec<Bytes>>,
     /// Number of items.
     pub count: usize,
     /// Bytes of all items.
@@ -104,6 +110,55 @@ impl Merged {
     }
 }
 
+/// Pages that are being written.
+struct Pages {
+    kind: ListKind,
+    count: usize,
+    page: BytesMut,
+    done: Vec<Bytes>,
+}
+
+impl Pages {
+    fn new(kind: ListKind) -> Self {
+        let mut pages = Self { kind, count: 0, page: BytesMut::new(), done: Vec::new() };
+        pages.begin();
+        pages
+    }
+
+    fn begin(&mut self) {
+        self.page.put_slice(format!("{{\"{}\":[", self.kind.member()).as_bytes());
+    }
+
+    fn end(&mut self) {
+        self.page.put_u8(b']');
+        self.done.push(self.page.split().freeze());
+    }
+
+    /// One item, under another key if it is renamed.
+    fn put(&mut self, text: &[u8], key: Span, renamed: Option<&str>) {
+        if self.count > 0 && self.count.is_multiple_of(PAGE_ITEMS) {
+            self.end();
+            self.begin();
+        } else if self.count > 0 {
+            self.page.put_u8(b',');
+        }
+        match renamed {
+            Some(name) => {
+                self.page.put_slice(&text[..key.start as usize]);
+                self.page.put_slice(serde_json::Value::from(name).to_string().as_bytes());
+                self.page.put_slice(&text[key.end as usize..]);
+            }
+            None => self.page.put_slice(text),
+        }
+        self.count += 1;
+    }
+
+    fn finish(mut self) -> Vec<Bytes> {
+        self.end();
+        self.done
+    }
+}
+
 /// An item on its way into the merged list.
 struct Candidate<'a> {
     source: usize,
@@ -116,7 +171,9 @@ pub fn merge(kind: ListKind, naming: Naming, sources: &[Source<'_>]) -> Merged {
     let candidates = candidates(kind, naming, sources);
     let winners = settle(kind, naming, sources, &candidates);
     let mut merged = Merged::default();
-    let mut page = BytesMut::new();
+    let mut pages = Pages::new(kind);
+    let differs = candidates.iter().any(|candidate| candidate.item.legacy.is_some());
+    let mut legacy = differs.then(|| Pages::new(kind));
     for (position, candidate) in candidates.iter().enumerate() {
         let winner = winners[candidate.public.as_str()];
         if winner.0 != position {
@@ -128,38 +185,34 @@ pub fn merge(kind: ListKind, naming: Naming, sources: &[Source<'_>]) -> Merged {
             merged.clashes.push(clash);
             continue;
         }
-        if merged.count.is_multiple_of(PAGE_ITEMS) {
-            if merged.count > 0 {
-                page.put_u8(b']');
-                merged.pages.push(page.split().freeze());
-            }
-            page.put_slice(format!("{{\"{}\":[", kind.member()).as_bytes());
-        } else {
-            page.put_u8(b',');
+        let Candidate { item, public, .. } = candidate;
+        let renamed = (*public != item.key).then_some(public.as_str());
+        pages.put(&item.text, item.key_span, renamed);
+        if let Some(legacy) = &mut legacy {
+            let (text, span) =
+                item.legacy.as_ref().unwrap_or(&(item.text.clone(), item.key_span)).clone();
+            legacy.put(&text, span, renamed);
         }
-        merged.admit(kind, candidate, &mut page);
+        merged.admit(kind, candidate);
     }
-    if merged.count == 0 {
-        page.put_slice(format!("{{\"{}\":[", kind.member()).as_bytes());
-    }
-    page.put_u8(b']');
-    merged.pages.push(page.freeze());
+    merged.pages = pages.finish();
+    merged.legacy_pages = legacy.map(Pages::finish);
     merged.templates.sort_by_key(|(matcher, _)| std::cmp::Reverse(matcher.weight()));
     merged
 }
 
 impl Merged {
-    fn admit(&mut self, kind: ListKind, candidate: &Candidate<'_>, page: &mut BytesMut) {
+    /// The pages that clients of an era are shown.
+    pub fn pages_for(&self, era: Era) -> &[Bytes] {
+        match (&self.legacy_pages, era) {
+            (Some(pages), Era::Legacy) => pages,
+            _ => &self.pages,
+        }
+    }
+
+    fn admit(&mut self, kind: ListKind, candidate: &Candidate<'_>) {
         let Candidate { source, item, public } = candidate;
         let renamed = *public != item.key;
-        if renamed {
-            let Span { start, end } = item.key_span;
-            page.put_slice(&item.text[..start as usize]);
-            page.put_slice(serde_json::Value::from(public.as_str()).to_string().as_bytes());
-            page.put_slice(&item.text[end as usize..]);
-        } else {
-            page.put_slice(&item.text);
-        }
         if kind == ListKind::Templates
             && let Some(matcher) = TemplateMatcher::new(&item.key)
         {
@@ -174,6 +227,8 @@ impl Merged {
             own: item.key.as_str().into(),
             rewrite: renamed.then(own),
             index: self.count,
+            wrapped: item.wrapped,
+            params: item.params.clone(),
         };
         self.owners.insert(public.clone(), origin);
         self.count += 1;

@@ -10,5 +10,5 @@ mod template;
 
 pub use merge::{Clash, Merged, Origin, PAGE_ITEMS, Source, Upkeep, merge};
 pub use names::{Naming, PublicName};
-pub use page::{Item, Listing, PageError, parse_page};
+pub use page::{Hints, Item, Listing, PageError, parse_page};
 pub use template::TemplateMatcher;

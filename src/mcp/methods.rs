@@ -30,6 +30,15 @@ impl Kind {
         }
     }
 
+    /// The notification that says that the list has changed. Templates change with resources.
+    pub fn changed(self) -> &'static str {
+        match self {
+            Self::Tools => "notifications/tools/list_changed",
+            Self::Prompts => "notifications/prompts/list_changed",
+            Self::Resources | Self::Templates => "notifications/resources/list_changed",
+        }
+    }
+
     /// The member of the result that holds the items.
     pub fn member(self) -> &'static str {
         match self {

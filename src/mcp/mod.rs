@@ -9,7 +9,7 @@ mod version;
 
 pub use capabilities::{ClientCaps, ServerCaps, TASKS_EXTENSION};
 pub use methods::{Eras, Kind as ListKind, METHODS, MethodSpec, Named, To, method_spec};
-pub use param::{BadAnnotation, ParamHeader, ParamKind, param_headers};
+pub use param::{BadAnnotation, ParamHeader, ParamKind, param_headers, strip_annotations};
 pub use version::{Era, ProtocolVersion};
 
 /// Header that names a legacy session.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::{PARAM_HEADER, header};
-use crate::jsonrpc::RawObject;
+use crate::jsonrpc::{RawObject, raw_elements};
 
 /// The key of the annotation.
 const ANNOTATION: &str = "x-mcp-header";
@@ -65,6 +65,30 @@ pub fn param_headers(schema: &[u8]) -> Result<Vec<ParamHeader>, BadAnnotation> {
     let mut found = Vec::new();
     walk(&schema, &mut Vec::new(), &mut found)?;
     Ok(found)
+}
+
+/// The schema without annotations, wherever they stand; all else keeps its bytes.
+pub fn strip_annotations(schema: &Bytes) -> Bytes {
+    if memchr::memmem::find(schema, ANNOTATION.as_bytes()).is_none() {
+        return schema.clone();
+    }
+    if let Some(mut object) = RawObject::parse(schema) {
+        object.remove(ANNOTATION);
+        let names: Vec<String> = object.iter().map(|(name, _)| name.to_owned()).collect();
+        for name in names {
+            if let Some(value) = object.get(&name).map(strip_annotations) {
+                object.set(&name, value);
+            }
+        }
+        return object.to_bytes();
+    }
+    match raw_elements(schema) {
+        Some(elements) => {
+            let elements: Vec<Bytes> = elements.iter().map(strip_annotations).collect();
+            [b"[", &elements.join(&b","[..])[..], b"]"].concat().into()
+        }
+        None => schema.clone(),
+    }
 }
 
 /// Looks through one schema that is reached by property names alone.
@@ -247,6 +271,14 @@ mod tests {
             assert_eq!(headers(schema.clone()), Err(wrong), "{schema}");
         }
         assert_eq!(headers(json!({"type": "object"})), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn annotations_can_be_taken_out_wherever_they_stand() {
+        let schema =
+            br#"{"a":{"x-mcp-header":"A","n":1.0},"b":[{"x-mcp-header":7},"x-mcp-header"]}"#;
+        let bare = strip_annotations(&Bytes::from_static(schema));
+        assert_eq!(&bare[..], br#"{"a":{"n":1.0},"b":[{},"x-mcp-header"]}"#);
     }
 
     #[test]

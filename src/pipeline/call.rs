@@ -1,10 +1,12 @@
 //! One request to one upstream, and everything that comes before its answer.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use http::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::ledger::{Caller, Ledger};
@@ -35,6 +37,8 @@ pub(super) struct Context {
     pub(super) caller: Caller,
     /// Whether the session outlives this exchange, so that its client can answer questions and cancel.
     pub(super) standing: bool,
+    /// `Mcp-Param-*` of a modern request.
+    pub(super) repeated: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Context {
@@ -61,6 +65,24 @@ impl Context {
         Client { caps: session.caps(), info: session.info().cloned(), log_rank: session.log_rank() }
     }
 
+    /// Lowest rank of log messages that the client gets; `None`: the upstream decides.
+    pub(super) fn log_floor(&self) -> Option<u8> {
+        match (self.session.era(), self.session.log_rank()) {
+            // Without a word of the request there are none.
+            (Era::Modern, None) => Some(u8::MAX),
+            (_, rank) => rank,
+        }
+    }
+
+    /// Whose cursors a client's cursors are.
+    pub(super) fn holder(&self) -> Cow<'_, str> {
+        match (self.session.era(), self.session.principal()) {
+            (Era::Legacy, _) => Cow::Borrowed(self.session.id().as_str()),
+            (Era::Modern, None) => Cow::Borrowed("anonymous"),
+            (Era::Modern, Some(principal)) => Cow::Owned(format!("principal {principal}")),
+        }
+    }
+
     /// How errors without an id spell it for this client.
     pub(super) fn null_id(&self) -> NullId {
         null_id(self.session.version())
@@ -74,6 +96,10 @@ pub(super) fn null_id(version: ProtocolVersion) -> NullId {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        // Nothing is kept for a request without a session.
+        if self.session.era() == Era::Modern {
+            return;
+        }
         if !self.standing {
             self.pipeline.sessions.end(&self.session);
         }
@@ -93,6 +119,8 @@ pub(super) struct Target<'a> {
     pub(super) tool: Option<Arc<ToolMetrics>>,
     /// Arguments that are repeated as headers.
     pub(super) params: Option<Arc<[ParamHeader]>>,
+    /// Whether legacy clients were shown another `outputSchema` of the tool; `None` when it is in no list.
+    pub(super) wrapped: Option<bool>,
 }
 
 impl<'a> Target<'a> {
@@ -104,6 +132,7 @@ impl<'a> Target<'a> {
             timeout: backend.config().timeout,
             tool: None,
             params: None,
+            wrapped: None,
         }
     }
 }
@@ -299,7 +328,7 @@ struct Collect<'a> {
 
 impl<'a> Collect<'a> {
     fn new(cx: &'a Context, outlet: &'a Outlet) -> Self {
-        let exchange = Exchange::new(cx.session.log_rank());
+        let exchange = Exchange::new(cx.log_floor());
         Self { cx, outlet, exchange, asked: None, open: Vec::new() }
     }
 

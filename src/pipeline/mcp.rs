@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::StatusCode;
 use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::call::{Context, Ended, Target, call};
 use super::ledger::Ledger;
-use super::lists::View;
+use super::lists::{Page, View};
 use super::reply::Done;
-use super::{Outlet, hub};
+use super::{Outlet, hub, modern};
 use crate::exchange::bridge::{self, Recipient};
 use crate::exchange::outcome_of;
 use crate::fault::{Fault, Outcome, Reason};
@@ -43,7 +44,7 @@ pub(super) async fn request(
         }
         Err(Ended::Fault(fault)) => {
             ledger.failed(&fault);
-            let done = Done::fault(Some(&id), &fault, Some(Era::Legacy), cx.null_id());
+            let done = Done::fault(Some(&id), &fault, Some(cx.session.era()), cx.null_id());
             (done, fault.reason.outcome())
         }
     };
@@ -79,7 +80,8 @@ pub(super) fn check(message: &Message) -> Result<(), Fault> {
     Ok(())
 }
 
-type Served = Result<(Done, Outcome), Ended>;
+/// How a request was served.
+pub(super) type Served = Result<(Done, Outcome), Ended>;
 
 async fn serve<'a>(
     cx: &'a Context,
@@ -93,7 +95,7 @@ async fn serve<'a>(
         return Box::pin(unknown_method(cx, message, id, ledger, outlet)).await;
     };
     match spec.to {
-        To::Gateway => local(cx, message, id),
+        To::Gateway => Box::pin(local(cx, message, id, outlet)).await,
         To::Merged(kind) => list(cx, message, id, kind).await,
         To::OwnerOfTool => named(cx, message, id, ledger, outlet, ListKind::Tools).await,
         To::OwnerOfPrompt => named(cx, message, id, ledger, outlet, ListKind::Prompts).await,
@@ -105,13 +107,18 @@ async fn serve<'a>(
 }
 
 /// What the gateway answers alone.
-fn local(cx: &Context, message: &Message, id: &Id) -> Served {
+async fn local(cx: &Context, message: &Message, id: &Id, outlet: &Outlet) -> Served {
     match message.method() {
+        "server/discover" => {
+            let result = modern::discover(&cx.route).await.to_string();
+            Ok(ok(result_response(id, result.as_bytes())))
+        }
+        "subscriptions/listen" => modern::listen(cx, message, id, outlet).await,
         "ping" => Ok(ok(result_response(id, b"{}"))),
         "logging/setLevel" => {
             let rank = message.member_str(Member::Level).and_then(|level| log_rank(&level));
             let Some(rank) = rank else {
-                return Err(params("Invalid params: level is not a log level"));
+                return Err(invalid_params("Invalid params: level is not a log level"));
             };
             cx.session.set_log_rank(rank);
             hub::relay_level(cx);
@@ -135,21 +142,30 @@ async fn list(cx: &Context, message: &Message, id: &Id, kind: ListKind) -> Serve
         Some(text) if &text[..] != b"null" => Some(
             message
                 .member_str(Member::Cursor)
-                .ok_or_else(|| params("Invalid params: cursor must be a string"))?,
+                .ok_or_else(|| invalid_params("Invalid params: cursor must be a string"))?,
         ),
         _ => None,
     };
     let page = cx.route.lists.page(cx, kind, cursor.as_deref()).await;
-    let (page, next) = page.map_err(Ended::Fault)?;
+    let Page { text, next, hints } = page.map_err(Ended::Fault)?;
     let mut head = Vec::with_capacity(40 + id.text().len());
     head.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     head.extend_from_slice(id.text());
     head.extend_from_slice(b",\"result\":");
-    let tail = match next {
-        Some(cursor) => Bytes::from(format!(",\"nextCursor\":\"{cursor}\"}}}}")),
-        None => Bytes::from_static(b"}}"),
-    };
-    let body = Chunks::from_iter([Bytes::from(head), page, tail]);
+    let mut tail = Vec::new();
+    if let Some(cursor) = next {
+        tail.extend_from_slice(b",\"nextCursor\":\"");
+        tail.extend_from_slice(cursor.as_bytes());
+        tail.push(b'"');
+    }
+    if cx.session.era() == Era::Modern {
+        let scope = if hints.public { "public" } else { "private" };
+        let millis = hints.ttl.as_millis();
+        let end = format!(r#","resultType":"complete","ttlMs":{millis},"cacheScope":"{scope}""#);
+        tail.extend_from_slice(end.as_bytes());
+    }
+    tail.extend_from_slice(b"}}");
+    let body = Chunks::from_iter([Bytes::from(head), text, Bytes::from(tail)]);
     Ok((Done::ok(body), Outcome::Ok))
 }
 
@@ -164,7 +180,7 @@ async fn named<'a>(
 ) -> Served {
     let name = message
         .member_str(Member::Name)
-        .ok_or_else(|| params("Invalid params: name must be a string"))?;
+        .ok_or_else(|| invalid_params("Invalid params: name must be a string"))?;
     let view = cx.route.lists.for_name(cx, kind, &name).await;
     let target = match owned(cx, message, &view, &name, kind) {
         Some(target) => Some(target),
@@ -179,13 +195,17 @@ async fn named<'a>(
         let name = Value::from(&*name).to_string();
         Ended::Fault(Fault::new(Reason::InvalidParams, format!("Unknown {what}")).with(what, name))
     })?;
+    if let (Era::Modern, Some(params)) = (cx.session.era(), &target.params) {
+        modern::params(message, params, &cx.repeated).map_err(Ended::Fault)?;
+    }
     let upstream =
         cx.route.backends.iter().position(|backend| Arc::ptr_eq(backend, target.backend));
+    let wrapped = target.wrapped;
     let answer = call(cx, message, target, ledger, outlet).await?;
     if let (Some(upstream), true) = (upstream, cx.route.backends.len() > 1) {
         remember_links(cx, &answer.message, upstream);
     }
-    Ok(restored(cx, message, id, &answer, None))
+    Ok(restored(cx, message, id, &answer, wrapped))
 }
 
 fn owned<'a>(
@@ -207,7 +227,8 @@ fn owned<'a>(
         edits,
         timeout: if tool { backend.tool_timeout(&origin.own) } else { backend.config().timeout },
         tool: view.tools.get(origin.index).cloned(),
-        params: None,
+        params: origin.params.clone(),
+        wrapped: Some(origin.wrapped),
     })
 }
 
@@ -239,7 +260,7 @@ async fn located<'a>(
 ) -> Served {
     let uri = message
         .member_str(Member::Uri)
-        .ok_or_else(|| params("Invalid params: uri must be a string"))?;
+        .ok_or_else(|| invalid_params("Invalid params: uri must be a string"))?;
     let method = message.method();
     if method == "resources/unsubscribe" {
         // The owner is who was subscribed to: the resource need not be listed any more.
@@ -261,10 +282,26 @@ async fn located<'a>(
         let answer = call(cx, message, target, ledger, outlet).await?;
         return Ok(restored(cx, message, id, &answer, None));
     }
+    // Which link it is shows when it is open.
+    let upstream = &target.backend.upstream;
+    upstream
+        .hello(&cx.link(target.backend))
+        .await
+        .map_err(|error| Ended::Fault(error.to_fault()))?;
     let Some(subscribing) = hub::subscribe(cx, target.backend, &uri) else {
-        return Err(params("this session has too many subscriptions, or the uri is too long"));
+        return Err(invalid_params(
+            "this session has too many subscriptions, or the uri is too long",
+        ));
     };
     if subscribing.is_known() {
+        return Ok(ok(result_response(id, b"{}")));
+    }
+    if let Some(link) = subscribing.modern() {
+        // There is nothing to subscribe with but the listen request of the link.
+        ledger.goes_to(target.backend.upstream.name());
+        let watched = target.backend.upstream.watch(link, &uri).await;
+        watched.map_err(|error| Ended::Fault(error.to_fault()))?;
+        subscribing.confirm();
         return Ok(ok(result_response(id, b"{}")));
     }
     let answer = call(cx, message, target, ledger, outlet).await?;
@@ -298,13 +335,13 @@ async fn completion<'a>(
             origin.upstream
         })
     } else {
-        return Err(params("Invalid params: ref names neither a prompt nor a resource"));
+        return Err(invalid_params("Invalid params: ref names neither a prompt nor a resource"));
     };
     let upstream = match (upstream, cx.route.transparent()) {
         (Some(upstream), _) => upstream,
         (None, Some(_)) => 0,
         (None, None) => {
-            return Err(params("Invalid params: ref names nothing that is offered here"));
+            return Err(invalid_params("Invalid params: ref names nothing that is offered here"));
         }
     };
     let backend = &cx.route.backends[upstream];
@@ -334,6 +371,11 @@ async fn unknown_method<'a>(
     }
 }
 
+/// The status of an upstream's own answer to a modern client (MCP digest §6.2).
+fn modern_status(code: Option<i64>) -> StatusCode {
+    StatusCode::from_u16(bridge::modern_status(code)).unwrap_or(StatusCode::OK)
+}
+
 /// The upstream's answer under the client's id, in the client's revision.
 fn restored(
     cx: &Context,
@@ -351,14 +393,19 @@ fn restored(
         wrapped,
     };
     let bridged = bridge::answer(&to, answer.version, &answer.message, id);
-    (Done::ok(bridged.text), bridged.outcome)
+    let mut done = Done::ok(bridged.text);
+    if cx.session.era() == Era::Modern {
+        done.status = modern_status(bridged.code);
+    }
+    (done, bridged.outcome)
 }
 
 fn ok(body: Bytes) -> (Done, Outcome) {
     (Done::ok(body), Outcome::Ok)
 }
 
-fn params(text: &'static str) -> Ended {
+/// -32602.
+pub(super) fn invalid_params(text: &'static str) -> Ended {
     Ended::Fault(Fault::new(Reason::InvalidParams, text))
 }
 

@@ -22,11 +22,14 @@
 mod batch;
 mod call;
 mod cursor;
+mod entry;
 mod hub;
 mod ledger;
 mod legacy;
 mod lists;
 mod mcp;
+mod modern;
+mod offer;
 mod outlet;
 mod plain;
 mod reply;
@@ -162,6 +165,7 @@ impl Pipeline {
         for session in self.sessions.collect(|_| true) {
             session.close_streams();
         }
+        hub::close_listeners(self);
     }
 
     /// Ends every session: standing streams close, open calls are cancelled.
@@ -187,7 +191,7 @@ impl Pipeline {
         match &*inbound.route {
             Route::Mcp(route) => {
                 let route = Arc::clone(route);
-                legacy::post(self, route, inbound).await
+                entry::post(self, route, inbound).await
             }
             Route::Plain(route) => {
                 let route = Arc::clone(route);

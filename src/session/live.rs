@@ -3,8 +3,8 @@
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -27,6 +27,12 @@ impl SessionId {
         let mut bytes = [0_u8; 16];
         getrandom::fill(&mut bytes)?;
         Ok(Self(format!("{:032x}", u128::from_be_bytes(bytes)).into()))
+    }
+
+    /// No name.
+    pub(super) fn none() -> Self {
+        static NONE: LazyLock<SessionId> = LazyLock::new(|| SessionId("".into()));
+        NONE.clone()
     }
 
     /// The text, as it stands in the header.

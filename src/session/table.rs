@@ -70,6 +70,11 @@ impl Sessions {
         Ok(Session::new(id, self.number(), opened))
     }
 
+    /// What stands for the session of a request that needs none (2026-07-28): in no table, without a name.
+    pub fn stateless(&self, opened: NewSession) -> Arc<Session> {
+        Session::new(SessionId::none(), self.number(), opened)
+    }
+
     /// The live session of that id, marked as used. An expired one is not found, whether or not it was swept.
     pub fn find(&self, id: &str) -> Option<Arc<Session>> {
         let session = self.map.get(id).map(|entry| Arc::clone(entry.value()))?;

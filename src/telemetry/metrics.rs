@@ -165,13 +165,16 @@ pub struct RouteMetrics {
     pub unreplayable: IntCounter,
     overhead: Histogram,
     sessions: [IntGauge; 2],
-    streams: [IntGauge; 2],
+    streams: [IntGauge; STREAMS.len()],
     catalog_items: [IntGauge; ListKind::ALL.len()],
     catalog_tokens: IntGauge,
     exchanges: ByMethod,
     name: RouteName,
     families: Arc<Families>,
 }
+
+/// The kinds of streams.
+const STREAMS: [&str; 3] = ["post", "get", "listen"];
 
 impl RouteMetrics {
     fn new(families: Arc<Families>, name: &RouteName) -> Self {
@@ -188,7 +191,7 @@ impl RouteMetrics {
             unreplayable: families.streams_unreplayable.with_label_values(&[label]),
             overhead: families.overhead_seconds.with_label_values(&[label]),
             sessions: [Era::Legacy, Era::Modern].map(sessions),
-            streams: ["get", "post"].map(streams),
+            streams: STREAMS.map(streams),
             catalog_items: ListKind::ALL.map(items),
             catalog_tokens: families.catalog_tokens.with_label_values(&[label]),
             exchanges: ByMethod::new(&families.methods, Self::pair(&families), label),
@@ -220,9 +223,10 @@ impl RouteMetrics {
         }
     }
 
-    /// Open streams: `get`, or `post` for any other word.
+    /// Open streams: `get`, `listen`, or `post` for any other word.
     pub fn streams(&self, kind: &'static str) -> &IntGauge {
-        &self.streams[usize::from(kind != "get")]
+        let place = STREAMS.iter().position(|known| *known == kind);
+        &self.streams[place.unwrap_or(0)]
     }
 
     /// Items of the catalog now.

@@ -7,20 +7,24 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dashmap::DashMap;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use self::topics::{Subscribing, Topic, Topics};
 use super::call::Context;
+use super::modern::Listener;
 use super::{Backend, McpRoute, Pipeline, Route};
 use crate::config::UpstreamName;
-use crate::jsonrpc::{Member, Message};
-use crate::mcp::{LOG_LEVELS, ListKind, log_rank};
+use crate::jsonrpc::{Answer, Member, Message};
+use crate::mcp::{Era, LOG_LEVELS, ListKind, log_rank};
 use crate::session::Broadcast;
-use crate::upstream::{LinkKey, LinkScope, Notice, NoticeKind};
+use crate::upstream::{Kept, LinkKey, LinkScope, Notice, NoticeKind};
 
 /// How long list changes are collected before sessions are told: one restart is one notice.
 const DEBOUNCE: Duration = Duration::from_millis(50);
+/// Most links of which a wanted log level is remembered.
+const MAX_LEVELS: usize = 10_000;
 /// How often idle sessions are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -28,6 +32,10 @@ const SWEEP: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Hub {
     topics: Topics,
+    /// Open `subscriptions/listen` requests by their number.
+    listeners: DashMap<u64, Arc<Listener>>,
+    /// The lowest log level that requests without a session have wanted on a legacy link.
+    levels: DashMap<(UpstreamName, LinkKey), u8>,
 }
 
 impl Hub {
@@ -43,7 +51,10 @@ impl Hub {
 }
 
 fn drop_topic(pipeline: &Arc<Pipeline>, route: &McpRoute, topic: Topic) {
-    if let Some(backend) = backend_of(route, &topic) {
+    let Some(backend) = backend_of(route, &topic) else { return };
+    if topic.link.era == Era::Modern {
+        backend.upstream.unwatch(&topic.link, &topic.uri);
+    } else {
         send_beside(pipeline, backend, topic.link, about("resources/unsubscribe", &topic.uri));
     }
 }
@@ -65,14 +76,16 @@ pub(super) fn subscribe<'a>(
     uri: &str,
 ) -> Option<Subscribing<'a>> {
     let upstream = backend.upstream.name().clone();
-    let topic = Topic { upstream, link: cx.link(backend), uri: uri.into() };
+    let link = backend.upstream.link_of(&cx.link(backend));
+    let topic = Topic { upstream, link, uri: uri.into() };
     cx.pipeline.hub.topics.join(topic, cx.session.number())
 }
 
 /// Takes a subscription back; the upstream that must be told, where it was the last one on its link.
 pub(super) fn unsubscribe<'a>(cx: &'a Context, uri: &str) -> Option<&'a Arc<Backend>> {
     let mut orphans = cx.pipeline.hub.topics.leave(uri, cx.session.number());
-    let last = orphans.pop();
+    let legacy = |topic: &Topic| topic.link.era == Era::Legacy;
+    let last = orphans.iter().rposition(legacy).map(|place| orphans.remove(place));
     // More than one only if the resource has moved to another upstream meanwhile.
     for topic in orphans {
         drop_topic(&cx.pipeline, &cx.route, topic);
@@ -80,10 +93,84 @@ pub(super) fn unsubscribe<'a>(cx: &'a Context, uri: &str) -> Option<&'a Arc<Back
     last.and_then(|topic| backend_of(&cx.route, &topic))
 }
 
+/// How long what a listener wants is looked for, and its upstreams waited for.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A listener is told of what concerns it from now on; `false` when there are too many.
+pub(super) fn hear(cx: &Context, listener: &Arc<Listener>) -> bool {
+    let listeners = &cx.pipeline.hub.listeners;
+    if listeners.len() >= cx.snapshot.server.max_sessions || cx.pipeline.is_draining() {
+        return false;
+    }
+    listeners.insert(listener.number(), Arc::clone(listener));
+    cx.route.metrics.streams("listen").inc();
+    true
+}
+
+/// A listener has ended.
+pub(super) fn deafen(cx: &Context, listener: &Listener) {
+    if cx.pipeline.hub.listeners.remove(&listener.number()).is_some() {
+        cx.route.metrics.streams("listen").dec();
+    }
+    cx.pipeline.hub.forget(&cx.pipeline, &cx.route, listener.number());
+}
+
+/// Subscribes a listener to a resource of an upstream. The link is kept as long as what is returned lives.
+pub(super) async fn watch(cx: &Context, backend: &Arc<Backend>, uri: &str) -> Option<Kept> {
+    let upstream = &backend.upstream;
+    // Which link it is shows when it is open.
+    upstream.hello(&cx.link(backend)).await.ok()?;
+    let link = upstream.link_of(&cx.link(backend));
+    let kept = upstream.keep(&link).ok()?;
+    let subscribing = subscribe(cx, backend, uri)?;
+    if subscribing.is_known() {
+        return Some(kept);
+    }
+    let agreed = match link.era {
+        Era::Modern => upstream.watch(&link, uri).await.is_ok(),
+        Era::Legacy => {
+            let request = about("resources/subscribe", uri);
+            let answer = upstream.call(&link, backend.plain_call(request)).await;
+            answer.is_ok_and(|answer| answer.message.answer() == Answer::Result)
+        }
+    };
+    if !agreed {
+        tracing::debug!(upstream = %upstream.name(), "upstream did not agree to a subscription");
+        return None;
+    }
+    subscribing.confirm();
+    Some(kept)
+}
+
+/// Sees to it that a legacy upstream logs what a request without a session wants to see (MCP digest §5.2).
+pub(super) async fn lower_level(cx: &Context, backend: &Arc<Backend>) {
+    let Some(rank) = cx.session.log_rank() else { return };
+    let upstream = &backend.upstream;
+    let Ok(hello) = upstream.hello(&cx.link(backend)).await else { return };
+    let link = upstream.link_of(&cx.link(backend));
+    if link.era == Era::Modern || !hello.caps.logging {
+        return;
+    }
+    let levels = &cx.pipeline.hub.levels;
+    let place = (upstream.name().clone(), link.clone());
+    if levels.get(&place).is_some_and(|known| *known <= rank) {
+        return;
+    }
+    let Some(level) = LOG_LEVELS.get(usize::from(rank)) else { return };
+    let params = serde_json::json!({ "level": level }).to_string();
+    let request = Message::request("logging/setLevel", Some(params.as_bytes()));
+    if upstream.call(&link, backend.plain_call(request)).await.is_ok() {
+        if levels.len() >= MAX_LEVELS {
+            levels.clear();
+        }
+        levels.insert(place, rank);
+    }
+}
+
 /// Tells the upstreams of a session which log level its client asked for.
 pub(super) fn relay_level(cx: &Context) {
     for backend in &cx.route.backends {
-        let link = cx.link(backend);
+        let link = backend.upstream.link_of(&cx.link(backend));
         // A link that is not open yet is told when it opens.
         if backend.upstream.is_open(&link) {
             send_level(&cx.pipeline, backend, link);
@@ -93,7 +180,9 @@ pub(super) fn relay_level(cx: &Context) {
 
 /// Sets the level that a link needs: the lowest that any of its sessions asked for, on whatever route.
 fn send_level(pipeline: &Arc<Pipeline>, backend: &Arc<Backend>, link: LinkKey) {
-    if backend.upstream.known().is_some_and(|hello| !hello.caps.logging) {
+    // Modern upstreams are told with each request.
+    if link.era == Era::Modern || backend.upstream.known().is_some_and(|hello| !hello.caps.logging)
+    {
         return;
     }
     let rank = match link.scope {
@@ -108,7 +197,9 @@ fn send_level(pipeline: &Arc<Pipeline>, backend: &Arc<Backend>, link: LinkKey) {
             let sessions = pipeline
                 .sessions
                 .collect(|session| session.caps() == link.caps && routes.contains(session.route()));
-            sessions.iter().filter_map(|session| session.log_rank()).min()
+            let place = (backend.upstream.name().clone(), link.clone());
+            let wanted = pipeline.hub.levels.get(&place).map(|rank| *rank);
+            sessions.iter().filter_map(|session| session.log_rank()).chain(wanted).min()
         }
     };
     let Some(level) = rank.and_then(|rank| LOG_LEVELS.get(usize::from(rank))) else { return };
@@ -135,6 +226,18 @@ pub(super) fn tell(pipeline: &Pipeline, route: &McpRoute, kind: ListKind, only: 
     });
     for session in sessions {
         session.publish(&Broadcast::ListChanged(kind));
+    }
+    if only.is_none() {
+        for listener in &pipeline.hub.listeners {
+            listener.changed(&route.name, kind);
+        }
+    }
+}
+
+/// Ends every listener with its normal result.
+pub(super) fn close_listeners(pipeline: &Pipeline) {
+    for listener in &pipeline.hub.listeners {
+        listener.close();
     }
 }
 
@@ -197,6 +300,8 @@ fn take(pipeline: &Arc<Pipeline>, notice: Notice, changes: &mut HashSet<Change>)
             for number in pipeline.hub.topics.watchers(&upstream, &link, &uri) {
                 if let Some(session) = pipeline.sessions.numbered(number) {
                     session.publish(&Broadcast::Updated(message.text().clone()));
+                } else if let Some(listener) = pipeline.hub.listeners.get(&number) {
+                    listener.updated(&message);
                 }
             }
         }
@@ -216,7 +321,12 @@ fn take(pipeline: &Arc<Pipeline>, notice: Notice, changes: &mut HashSet<Change>)
 fn opened(pipeline: &Arc<Pipeline>, upstream: &UpstreamName, link: &LinkKey) {
     let snapshot = pipeline.snapshot();
     let Some(backend) = snapshot.backends.get(upstream) else { return };
-    for uri in pipeline.hub.topics.uris(upstream, link) {
+    // A modern upstream hears of them with the listen request of the link.
+    let uris = match link.era {
+        Era::Modern => Vec::new(),
+        Era::Legacy => pipeline.hub.topics.uris(upstream, link),
+    };
+    for uri in uris {
         send_beside(pipeline, backend, link.clone(), about("resources/subscribe", &uri));
     }
     for_routes(pipeline, upstream, |_, route, index| {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::config::UpstreamName;
+use crate::mcp::Era;
 use crate::upstream::LinkKey;
 
 /// Most resources one session may subscribe to.
@@ -109,6 +110,11 @@ impl Subscribing<'_> {
         self.settled
     }
 
+    /// The link, when it is of an upstream without `resources/subscribe`.
+    pub(in crate::pipeline) fn modern(&self) -> Option<&LinkKey> {
+        (self.topic.link.era == Era::Modern).then_some(&self.topic.link)
+    }
+
     /// The upstream has agreed.
     pub(in crate::pipeline) fn confirm(mut self) {
         self.settled = true;
@@ -136,7 +142,7 @@ fn covers(subscribed: &str, uri: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::{ClientCaps, Era};
+    use crate::mcp::ClientCaps;
     use crate::upstream::LinkScope;
 
     fn link() -> LinkKey {

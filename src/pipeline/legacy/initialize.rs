@@ -4,22 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::json;
 
 use super::LEGACY;
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Id, Member, Message, NullId, result_response};
-use crate::mcp::{ClientCaps, Era, ProtocolVersion, ServerCaps};
+use crate::mcp::{ClientCaps, Era, ProtocolVersion};
 use crate::pipeline::ledger::{Caller, Ledger};
+use crate::pipeline::offer::{Offer, offer, server_info};
 use crate::pipeline::reply::Reply;
-use crate::pipeline::{Inbound, McpRoute, Pipeline, lists};
+use crate::pipeline::{Inbound, McpRoute, Pipeline};
 use crate::session::{Full, NewSession};
-
-/// How long `initialize` waits for upstreams of which nothing is known yet, so that what it promises is right
-/// when they are quick. Slow ones are never waited for.
-const GRACE: Duration = Duration::from_millis(300);
 
 /// Opens a session (MCP digest §4.1, §19.5).
 pub(super) async fn initialize(
@@ -92,58 +88,19 @@ fn bad_params(mut reply: Reply) -> Reply {
     reply
 }
 
-/// The result of `initialize`: what all upstreams offer together.
+/// The result of `initialize`.
 async fn greeting(route: &McpRoute, version: ProtocolVersion) -> serde_json::Value {
-    let unknown: Vec<_> =
-        route.backends.iter().filter(|backend| backend.upstream.may_come_up()).collect();
-    if !unknown.is_empty() {
-        let hellos = unknown.iter().map(|backend| async move {
-            let _ = backend.upstream.hello(&lists::home(backend)).await;
-        });
-        let _ = tokio::time::timeout(GRACE, join_all(hellos)).await;
-    }
-    // Of an upstream that is not known yet everything is promised: what is not advertised now, a client never asks for.
-    let mut caps = ServerCaps::default();
-    let mut instructions = Vec::new();
-    for backend in &route.backends {
-        let hello = backend.upstream.known();
-        caps = caps.union(hello.as_ref().map_or(ServerCaps::PROMISED, |hello| hello.caps));
-        if let Some(text) = hello.and_then(|hello| hello.instructions.clone()) {
-            instructions.push((backend.upstream.name().as_str().to_owned(), text));
-        }
-    }
+    let Offer { mut caps, instructions } = offer(route).await;
     if version < ProtocolVersion::V2025_03_26 {
         caps.completions = false;
     }
     let mut result = json!({
         "protocolVersion": version.as_str(),
         "capabilities": caps.to_json(Era::Legacy),
-        "serverInfo": { "name": "trunkline", "version": env!("CARGO_PKG_VERSION") },
+        "serverInfo": server_info(),
     });
-    if let Some(text) = merged_instructions(route, instructions) {
+    if let Some(text) = instructions {
         result["instructions"] = text.into();
     }
     result
-}
-
-/// Longest instructions that are passed on.
-const MAX_INSTRUCTIONS: usize = 32 << 10;
-
-/// One upstream's as they are; of several, a section each under its name and prefix.
-fn merged_instructions(route: &McpRoute, parts: Vec<(String, String)>) -> Option<String> {
-    let mut text = String::new();
-    for (upstream, part) in parts {
-        if route.backends.len() > 1 {
-            if !text.is_empty() {
-                text.push_str("\n\n");
-            }
-            text.push_str("# ");
-            text.push_str(&crate::catalog::Naming::title(route.naming, &upstream));
-            text.push('\n');
-        }
-        text.push_str(&part);
-    }
-    let end = text.floor_char_boundary(MAX_INSTRUCTIONS);
-    text.truncate(end);
-    (!text.is_empty()).then_some(text)
 }

@@ -9,49 +9,31 @@ use futures_util::future::join_all;
 use http::StatusCode;
 
 use self::initialize::initialize;
+use self::session::session;
 pub(super) use self::session::{delete, open_stream};
-use self::session::{session, spelled};
 use super::call::Context;
+use super::entry::{spelled, turned_away};
 use super::ledger::Caller;
 use super::reply::{OnHangup, Reply, Run};
 use super::{Inbound, McpRoute, Outlet, Pipeline, batch, mcp};
 use crate::fault::{Fault, Outcome, Reason};
-use crate::jsonrpc::{
-    Body, Element, Id, IdKind, Kind, Member, Message, NullId, Rejected, parse_body,
-};
+use crate::jsonrpc::{Element, Id, Kind, Member, Message};
 use crate::mcp::Era;
 use crate::session::Session;
 
 const LEGACY: Option<Era> = Some(Era::Legacy);
 
-/// Steps 1 to 4 of a POST; the rest runs with the reply.
-pub(super) async fn post(
-    pipeline: &Arc<Pipeline>,
-    route: Arc<McpRoute>,
-    inbound: Inbound,
-) -> Reply {
-    let body = match parse_body(inbound.payload.clone(), &inbound.snapshot.limits) {
-        Ok(body) => body,
-        Err(rejected) => {
-            let fault = Fault::from(&rejected);
-            Caller::of(&inbound).refused(pipeline.metrics(), &fault);
-            return refused(&rejected, spelled(&inbound));
-        }
-    };
-    match body {
-        Body::One(message) => one(pipeline, route, &inbound, message).await,
-        Body::Batch(elements) => many(pipeline, route, &inbound, elements),
-    }
-}
-
-async fn one(
+/// Steps 2 to 4 of a POST of one message; the rest runs with the reply.
+pub(super) async fn one(
     pipeline: &Arc<Pipeline>,
     route: Arc<McpRoute>,
     inbound: &Inbound,
     message: Message,
 ) -> Reply {
-    if let Err(fault) = admissible(&message) {
-        return turned_away(pipeline, inbound, &message, &fault);
+    if message.kind() != Kind::Response
+        && let Err(fault) = mcp::check(&message)
+    {
+        return turned_away(pipeline, inbound, &message, &fault, Era::Legacy);
     }
     if message.kind() == Kind::Request && message.method() == "initialize" {
         // Whatever session it names, dead, foreign or its own: it begins a fresh one and takes over none.
@@ -59,7 +41,7 @@ async fn one(
     }
     let session = match session(pipeline, &route, inbound) {
         Ok(session) => session,
-        Err(fault) => return turned_away(pipeline, inbound, &message, &fault),
+        Err(fault) => return turned_away(pipeline, inbound, &message, &fault, Era::Legacy),
     };
     match message.kind() {
         Kind::Request => run_one(pipeline, route, inbound, session, message),
@@ -75,32 +57,8 @@ async fn one(
     }
 }
 
-/// What holds for every message but answers.
-fn admissible(message: &Message) -> Result<(), Fault> {
-    if message.kind() == Kind::Response {
-        return Ok(());
-    }
-    if is_modern(message) {
-        let text = "Invalid Request: this gateway speaks revisions up to 2025-11-25; begin with initialize";
-        return Err(Fault::new(Reason::InvalidRequest, text));
-    }
-    mcp::check(message)
-}
-
-/// A message that goes no further: counted, written down, and told why.
-fn turned_away(pipeline: &Pipeline, inbound: &Inbound, message: &Message, fault: &Fault) -> Reply {
-    let caller = Caller::of(inbound);
-    let label = pipeline.metrics().label(message.method());
-    let mut ledger = caller.open(label, message, None);
-    ledger.failed(fault);
-    ledger.end(fault.reason.outcome());
-    // An id that MCP does not allow is not echoed.
-    let id = message.id().filter(|id| !matches!(id.kind(), IdKind::Null | IdKind::Fraction));
-    Reply::fault(id.as_ref(), fault, LEGACY, spelled(inbound))
-}
-
 /// A batch: of requests, or of answers; notifications may be in either.
-fn many(
+pub(super) fn many(
     pipeline: &Arc<Pipeline>,
     route: Arc<McpRoute>,
     inbound: &Inbound,
@@ -113,9 +71,6 @@ fn many(
     let invalid = |text| refuse(&Fault::new(Reason::InvalidRequest, text));
     if !route.batches {
         return invalid("Invalid Request: batches are not served on this route");
-    }
-    if elements.iter().flatten().any(is_modern) {
-        return invalid("Invalid Request: revision 2026-07-28 has no batches");
     }
     let session = match session(pipeline, &route, inbound) {
         Ok(session) => session,
@@ -197,18 +152,6 @@ async fn relay(cx: &Context, message: &Message) {
     }
 }
 
-fn is_modern(message: &Message) -> bool {
-    message.member(Member::MetaProtocolVersion).is_some()
-}
-
-fn refused(rejected: &Rejected, spelled: NullId) -> Reply {
-    let id = match rejected {
-        Rejected::Invalid { id, .. } => id.as_ref(),
-        _ => None,
-    };
-    Reply::fault(id, &Fault::from(rejected), LEGACY, spelled)
-}
-
 fn context(
     pipeline: &Arc<Pipeline>,
     route: Arc<McpRoute>,
@@ -222,5 +165,6 @@ fn context(
         session,
         caller: Caller::of(inbound),
         standing,
+        repeated: Vec::new(),
     }
 }

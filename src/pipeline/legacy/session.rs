@@ -7,16 +7,14 @@ use http::{HeaderName, StatusCode};
 use super::LEGACY;
 use crate::config::Sessions as Need;
 use crate::fault::{Fault, Reason};
-use crate::jsonrpc::NullId;
-use crate::mcp::{ClientCaps, Era, ProtocolVersion, SESSION_HEADER, VERSION_HEADER};
-use crate::pipeline::call::null_id;
+use crate::mcp::{ClientCaps, ProtocolVersion, SESSION_HEADER};
+use crate::pipeline::entry::{legacy_version, names_modern, spelled};
 use crate::pipeline::reply::Reply;
 use crate::pipeline::{Inbound, McpRoute, Pipeline};
 use crate::session::{NewSession, Session};
 
 // Made once: a name that is given as text is parsed at each look.
 const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
-const VERSION: HeaderName = HeaderName::from_static(VERSION_HEADER);
 
 /// A live session of this route and principal, and whether it outlives the exchange.
 pub(super) fn session(
@@ -77,25 +75,10 @@ fn live_session(
 
 /// The revision that the header names, which must be one that is served.
 fn served_version(inbound: &Inbound) -> Result<Option<ProtocolVersion>, Fault> {
-    version_header(inbound).map_err(|()| {
+    legacy_version(inbound).map_err(|()| {
         let text = "Bad Request: MCP-Protocol-Version names a revision that is not served here";
         Fault::new(Reason::InvalidRequest, text)
     })
-}
-
-/// The revision that the header names; `Ok(None)` without one.
-fn version_header(inbound: &Inbound) -> Result<Option<ProtocolVersion>, ()> {
-    let Some(header) = inbound.headers.get(&VERSION) else { return Ok(None) };
-    let version = header.to_str().ok().and_then(|text| ProtocolVersion::parse(text.trim()));
-    version.filter(|version| version.era() == Era::Legacy).map(Some).ok_or(())
-}
-
-/// How errors without an id spell it for the revision the header names.
-pub(super) fn spelled(inbound: &Inbound) -> NullId {
-    match version_header(inbound) {
-        Ok(Some(version)) => null_id(version),
-        _ => NullId::Omit,
-    }
 }
 
 /// GET: a standing stream for what belongs to no request.
@@ -143,11 +126,4 @@ pub(in crate::pipeline) fn delete(
         }
         Err(fault) => Reply::fault(None, &fault, LEGACY, spelled(inbound)),
     }
-}
-
-/// Whether the version header names a revision without GET and DELETE.
-fn names_modern(inbound: &Inbound) -> bool {
-    let header = inbound.headers.get(&VERSION).and_then(|header| header.to_str().ok());
-    let version = header.and_then(|text| ProtocolVersion::parse(text.trim()));
-    version.is_some_and(|version| version.era() == Era::Modern)
 }

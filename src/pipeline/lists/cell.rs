@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::catalog::Listing;
+use crate::catalog::{Hints, Listing};
 use crate::session::Session;
 
 /// How long a failed list is not asked for again.
@@ -29,6 +29,8 @@ pub(super) struct Cell {
 pub(super) struct State {
     /// The last good one.
     pub(super) listing: Option<Arc<Listing>>,
+    /// What its upstream said of how long it may be kept; legacy ones say nothing.
+    pub(super) hints: Option<Hints>,
     /// Counts invalidations; the listing is stale while `have` is behind.
     wanted: u64,
     have: u64,
@@ -47,6 +49,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             listing: None,
+            hints: None,
             wanted: 1,
             have: 0,
             fetched: None,
@@ -58,6 +61,9 @@ impl Default for State {
         }
     }
 }
+
+/// A list as it was fetched, and what its upstream said of how long it may be kept.
+pub(super) type Fetched = (Listing, Option<Hints>);
 
 /// What a fetched list changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +80,21 @@ impl State {
         self.have < self.wanted
     }
 
-    /// When it becomes due by age alone.
+    /// When it becomes due by age alone: as its upstream said, else as configured.
     pub(super) fn aged_at(&self, ttl: Duration, now: Instant) -> Instant {
+        let ttl = self.hints.map_or(ttl, |hints| hints.ttl);
         self.fetched.map_or(now, |at| at + ttl)
+    }
+
+    /// What of the upstream's own word is left now.
+    pub(super) fn left(&self, now: Instant) -> Hints {
+        match (self.hints, self.is_stale()) {
+            (Some(hints), false) => {
+                let until = self.aged_at(hints.ttl, now);
+                Hints { ttl: until.saturating_duration_since(now), ..hints }
+            }
+            _ => Hints::NONE,
+        }
     }
 
     /// Whether a refresh may begin: none runs, and none has just failed.
@@ -103,7 +121,7 @@ impl State {
     }
 
     /// It was fetched; `target` is what was wanted when that began.
-    pub(super) fn take(&mut self, listing: Listing, target: u64, now: Instant) -> Taken {
+    pub(super) fn take(&mut self, (listing, hints): Fetched, target: u64, now: Instant) -> Taken {
         let changed = self.listing.as_deref() != Some(&listing);
         let taken = Taken {
             renews: changed || self.is_stale(),
@@ -112,6 +130,7 @@ impl State {
         if changed {
             self.listing = Some(Arc::new(listing));
         }
+        self.hints = hints;
         self.have = target;
         self.fetched = Some(now);
         self.failed = None;
@@ -159,7 +178,7 @@ mod tests {
 
     fn take(state: &mut State, listing: Listing, now: Instant) -> Taken {
         let target = state.target();
-        state.take(listing, target, now)
+        state.take((listing, None), target, now)
     }
 
     #[test]
@@ -190,7 +209,7 @@ mod tests {
         let mut state = State::default();
         let target = state.target();
         state.invalidate();
-        state.take(one(), target, now);
+        state.take((one(), None), target, now);
         assert!(state.is_stale());
         take(&mut state, one(), now);
         assert!(!state.is_stale());

@@ -20,7 +20,7 @@ use self::refresh::{announces, link, offers, settle, start};
 pub(super) use self::refresh::{home, warm};
 use super::call::Context;
 use super::{Backend, McpRoute, Pipeline, cursor};
-use crate::catalog::{Listing, Merged, Naming, Source, merge};
+use crate::catalog::{Hints, Listing, Merged, Naming, Source, merge};
 use crate::fault::{Fault, Reason};
 use crate::mcp::{ClientCaps, Era, ListKind};
 use crate::telemetry::ToolMetrics;
@@ -53,6 +53,20 @@ pub(super) struct View {
     number: u64,
     epoch: u64,
     fresh_until: Instant,
+    /// Until when clients may keep it, and whether it is the same for everybody (MCP digest §15.2).
+    kept_until: Option<Instant>,
+    public: bool,
+}
+
+/// One page of a merged list.
+#[derive(Debug)]
+pub(super) struct Page {
+    /// The result as JSON text, without its closing brace.
+    pub(super) text: Bytes,
+    /// The cursor of the next page.
+    pub(super) next: Option<String>,
+    /// For how long and for whom it may be kept.
+    pub(super) hints: Hints,
 }
 
 type CellKey = (usize, Audience, ListKind);
@@ -87,8 +101,7 @@ impl Lists {
         route.backends.iter().any(completes)
     }
 
-    /// One page of the merged list, as the JSON text of the result without its closing brace, and the cursor of the next
-    /// one.
+    /// One page of the merged list.
     ///
     /// # Errors
     /// The cursor is not valid, or no upstream could be asked.
@@ -97,8 +110,8 @@ impl Lists {
         cx: &Context,
         kind: ListKind,
         cursor: Option<&str>,
-    ) -> Result<(Bytes, Option<String>), Fault> {
-        let seal = cursor::Seal::new(&cx.snapshot.secret, cx.session.id().as_str(), kind);
+    ) -> Result<Page, Fault> {
+        let seal = cursor::Seal::new(&cx.snapshot.secret, &cx.holder(), kind);
         let (view, page) = match cursor {
             None => (Box::pin(self.current(cx, kind)).await, 0),
             Some(cursor) => {
@@ -115,9 +128,12 @@ impl Lists {
         if !view.known {
             return Err(nothing_known(&cx.route, kind));
         }
-        let text = view.merged.pages.get(page).cloned().unwrap_or_default();
-        let more = page + 1 < view.merged.pages.len();
-        Ok((text, more.then(|| seal.close(view.number, page + 1))))
+        let pages = view.merged.pages_for(cx.session.era());
+        let text = pages.get(page).cloned().unwrap_or_default();
+        let next = (page + 1 < pages.len()).then(|| seal.close(view.number, page + 1));
+        let left = view.kept_until.map(|until| until.saturating_duration_since(Instant::now()));
+        let hints = Hints { ttl: left.unwrap_or_default(), public: view.public };
+        Ok(Page { text, next, hints })
     }
 
     /// The version of a list that a cursor points into, while it is kept.
@@ -314,20 +330,30 @@ impl Lists {
         let epoch = self.epoch.load(Ordering::Acquire);
         let now = Instant::now();
         let mut fresh_until = now + Duration::from_secs(3600);
+        let mut due_at = fresh_until;
+        let mut hints: Option<Hints> = None;
         let mut listings = Vec::with_capacity(cells.len());
         for (cell, backend) in cells.iter().zip(&cx.route.backends) {
             let state = cell.state.lock();
             if state.is_stale() {
                 fresh_until = now;
             } else if !announces(backend) {
-                fresh_until = fresh_until.min(state.aged_at(backend.config().list_ttl, now));
+                let aged_at = state.aged_at(backend.config().list_ttl, now);
+                let until = if state.hints.is_some() { &mut due_at } else { &mut fresh_until };
+                *until = (*until).min(aged_at);
             }
+            let left = state.left(now);
+            hints = Some(hints.map_or(left, |hints| hints.and(left)));
             listings.push(state.listing.clone());
         }
+        let hints = hints.unwrap_or(Hints::NONE);
         let mut view = self.build(&cx.pipeline, &cx.route, kind, &listings);
         view.epoch = epoch;
-        // While a list is missing or due, it is merged anew at most once in this time; when it comes, at once.
-        view.fresh_until = fresh_until.max(now + Duration::from_secs(1));
+        view.kept_until = (!hints.ttl.is_zero()).then(|| now + hints.ttl);
+        view.public = hints.public;
+        // While a list is missing or due, it is merged anew at most once in this time; when it comes, at once. What an
+        // upstream itself said of its list is kept to.
+        view.fresh_until = fresh_until.max(now + Duration::from_secs(1)).min(due_at);
         self.replace(&cx.route, (audience, kind), view)
     }
 
@@ -390,6 +416,8 @@ impl Lists {
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
             epoch: 0,
             fresh_until: Instant::now(),
+            kept_until: None,
+            public: false,
         }
     }
 

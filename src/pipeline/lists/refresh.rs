@@ -5,15 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::cell::Cell;
+use bytes::Bytes;
+
+use super::cell::{Cell, Fetched};
 use super::{Audience, CellKey};
-use crate::catalog::{Item, Listing, parse_page};
+use crate::catalog::{Hints, Item, Listing, parse_page};
 use crate::config::Isolation;
-use crate::jsonrpc::{Answer, Member, Message};
-use crate::mcp::{ClientCaps, Era, ListKind, ServerCaps};
+use crate::exchange::bridge::{self, Shown};
+use crate::jsonrpc::{Answer, Member, Message, RawObject};
+use crate::mcp::{
+    BadAnnotation, ClientCaps, Era, ListKind, ParamHeader, ProtocolVersion, ServerCaps,
+    param_headers, strip_annotations,
+};
 use crate::pipeline::call::Context;
 use crate::pipeline::{Backend, McpRoute, Pipeline, hub};
-use crate::upstream::{CallError, LinkKey, LinkScope};
+use crate::upstream::{Answered, CallError, LinkKey, LinkScope};
 
 /// Most pages that are fetched of one list.
 const MAX_PAGES: usize = 1_000;
@@ -61,8 +67,9 @@ pub(super) async fn settle(cx: &Context, key: CellKey, cell: &Arc<Cell>, patienc
         if !state.is_stale() && (announces(backend) || !expired) {
             return;
         }
-        // Not waited for: an aged list (it is refreshed beside), and one that came too late before.
-        let waits = state.is_stale() && !state.missed;
+        // Not waited for: one that is older than was configured (it is refreshed beside), and one that came too late
+        // before. What the upstream itself said is kept to.
+        let waits = (state.is_stale() || state.hints.is_some()) && !state.missed;
         drop(state);
         start(&cx.pipeline, &cx.route, key, cell);
         if !waits || !cell.state.lock().running {
@@ -123,9 +130,9 @@ async fn refresh(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, key: CellKey, 
             () = pipeline.stop.cancelled() => return,
         };
         match fetched {
-            Ok(listing) => {
+            Ok(fetched) => {
                 let mut state = cell.state.lock();
-                let taken = state.take(listing, target, Instant::now());
+                let taken = state.take(fetched, target, Instant::now());
                 if taken.renews {
                     route.lists.epoch.fetch_add(1, Ordering::Release);
                 }
@@ -214,12 +221,13 @@ async fn fetch(
     backend: &Arc<Backend>,
     link: &LinkKey,
     kind: ListKind,
-) -> Result<Listing, FetchError> {
+) -> Result<Fetched, FetchError> {
     let hello = backend.upstream.hello(link).await?;
     let mut items: Vec<Item> = Vec::new();
     if !offers(&hello.caps, kind) {
-        return Ok(Listing::default());
+        return Ok((Listing::default(), None));
     }
+    let mut hints = None;
     let mut seen = HashSet::new();
     let mut keys = HashSet::new();
     let mut cursor: Option<String> = None;
@@ -227,17 +235,26 @@ async fn fetch(
         let params =
             cursor.as_ref().map(|cursor| serde_json::json!({ "cursor": cursor }).to_string());
         let request = Message::request(kind.method(), params.as_ref().map(String::as_bytes));
-        let answer = backend.upstream.call(link, backend.plain_call(request)).await?.message;
+        let Answered { message: answer, version } =
+            backend.upstream.call(link, backend.plain_call(request)).await?;
         if answer.answer() != Answer::Result {
             let code = answer.member(Member::ErrorCode).unwrap_or_default();
             if &code[..] == b"-32601" {
-                return Ok(Listing::default());
+                return Ok((Listing::default(), None));
             }
             return Err(FetchError::Refused(String::from_utf8_lossy(&code).into_owned()));
         }
         let result = answer.result().unwrap_or_default();
         let mut skipped = 0;
         let (page, next) = parse_page(kind, &result, &mut skipped)?;
+        if version.era() == Era::Modern {
+            let said = Hints::parse(&result);
+            hints = Some(hints.map_or(said, |hints: Hints| hints.and(said)));
+        }
+        let page = match kind {
+            ListKind::Tools => shape(backend, version, page),
+            _ => page,
+        };
         let before = items.len() + page.len();
         items.extend(page.into_iter().filter(|item| keys.insert(item.key.clone())));
         if skipped > 0 || items.len() < before {
@@ -249,12 +266,49 @@ async fn fetch(
             return Err(FetchError::TooLong);
         }
         match next {
-            None => return Ok(Listing { items }),
+            None => return Ok((Listing { items }, hints)),
             Some(next) if !seen.insert(next.clone()) => return Err(FetchError::Loop),
             Some(next) => cursor = Some(next),
         }
     }
     Err(FetchError::TooLong)
+}
+
+/// Tools as clients are shown them (MCP digest §8.2, §20.4).
+fn shape(backend: &Backend, version: ProtocolVersion, page: Vec<Item>) -> Vec<Item> {
+    let strict = version.era() == Era::Modern && backend.config().url.is_some();
+    let shaped = page.into_iter().filter_map(|item| {
+        let (text, params) = match annotations(&item.text) {
+            Ok(params) => (item.text.clone(), params),
+            // Every client over HTTP would have to leave it out.
+            Err(error) if strict => {
+                let upstream = backend.upstream.name();
+                tracing::warn!(%upstream, tool = item.key, %error, "a tool is left out");
+                return None;
+            }
+            Err(_) => (without_annotations(&item.text), Vec::new()),
+        };
+        let Shown { text, legacy, wrapped } = bridge::tool(&text);
+        let mut item = item.shown(ListKind::Tools, text, legacy);
+        item.wrapped = wrapped;
+        item.params = (!params.is_empty()).then(|| params.into());
+        Some(item)
+    });
+    shaped.collect()
+}
+
+fn annotations(tool: &Bytes) -> Result<Vec<ParamHeader>, BadAnnotation> {
+    let schema = RawObject::parse(tool).and_then(|mut tool| tool.remove("inputSchema"));
+    schema.map_or(Ok(Vec::new()), |schema| param_headers(&schema))
+}
+
+/// The tool without any annotation of a header.
+fn without_annotations(tool: &Bytes) -> Bytes {
+    let Some(mut members) = RawObject::parse(tool) else { return tool.clone() };
+    if let Some(schema) = members.get("inputSchema").map(strip_annotations) {
+        members.set("inputSchema", schema);
+    }
+    members.to_bytes()
 }
 
 /// Tries every upstream of a route beside requests, so that its capabilities and lists are known early and one

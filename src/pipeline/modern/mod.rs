@@ -1,0 +1,85 @@
+//! MCP over HTTP without sessions (2026-07-28): every POST is a request on its own.
+
+mod check;
+mod discover;
+mod listen;
+
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use self::check::Claims;
+pub(super) use self::check::params;
+pub(super) use self::discover::discover;
+pub(super) use self::listen::{Listener, listen};
+use super::call::Context;
+use super::entry::turned_away;
+use super::ledger::Caller;
+use super::reply::{OnHangup, Reply, Run};
+use super::{Inbound, McpRoute, Outlet, Pipeline, mcp};
+use crate::fault::{Fault, Outcome, Reason};
+use crate::jsonrpc::{Kind, Message};
+use crate::mcp::{Era, PARAM_HEADER, ProtocolVersion};
+use crate::session::NewSession;
+
+/// Steps 2 to 4 of a POST; the rest runs with the reply.
+pub(super) fn one(
+    pipeline: &Arc<Pipeline>,
+    route: Arc<McpRoute>,
+    inbound: &Inbound,
+    message: Message,
+) -> Reply {
+    let refuse = |fault: Fault| turned_away(pipeline, inbound, &message, &fault, Era::Modern);
+    match message.kind() {
+        Kind::Request => {}
+        Kind::Notification => {
+            // None is defined over HTTP; who sends one wants no answer (MCP digest §4.4).
+            let caller = Caller::of(inbound);
+            let label = pipeline.metrics().label(message.method());
+            caller.open(label, &message, None).end(Outcome::Ok);
+            return Reply::empty(StatusCode::ACCEPTED);
+        }
+        Kind::Response => {
+            let text = "Invalid Request: clients of this revision send no responses";
+            return refuse(Fault::new(Reason::InvalidRequest, text));
+        }
+    }
+    let checked = mcp::check(&message)
+        .and_then(|()| check::claims(&message))
+        .and_then(|claims| check::headers(&message, &inbound.headers).map(|()| claims));
+    let cx = match checked {
+        Ok(claims) => context(pipeline, route, inbound, claims),
+        Err(fault) => return refuse(fault),
+    };
+    let metrics = Arc::clone(&cx.route.metrics);
+    let outlet = Arc::new(Outlet::default());
+    let own = Arc::clone(&outlet);
+    let future = Box::pin(async move { mcp::request(&cx, &message, &own, None).await });
+    Reply::Run(Run { future, outlet, on_hangup: OnHangup::Cancel, session: None, metrics })
+}
+
+fn context(
+    pipeline: &Arc<Pipeline>,
+    route: Arc<McpRoute>,
+    inbound: &Inbound,
+    claims: Claims,
+) -> Context {
+    let Claims { caps, info, log_rank } = claims;
+    let version = ProtocolVersion::NEWEST_MODERN;
+    let opened = NewSession { route: route.name.clone(), principal: None, version, caps, info };
+    let session = pipeline.sessions.stateless(opened);
+    if let Some(rank) = log_rank {
+        session.set_log_rank(rank);
+    }
+    let repeated =
+        inbound.headers.iter().filter(|(name, _)| name.as_str().starts_with(PARAM_HEADER));
+    Context {
+        pipeline: Arc::clone(pipeline),
+        snapshot: Arc::clone(&inbound.snapshot),
+        route,
+        session,
+        caller: Caller::of(inbound),
+        standing: false,
+        repeated: repeated.map(|(name, value)| (name.clone(), value.clone())).collect(),
+    }
+}
