@@ -5,6 +5,7 @@
 //! progress token that goes upstream and maps them back; it knows no client session and no route.
 
 mod call;
+mod duplex;
 mod error;
 mod events;
 mod http;

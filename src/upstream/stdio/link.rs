@@ -9,13 +9,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::super::duplex::{Channel, Tail, Watched};
 use super::super::link::{Hello, LinkContext, NoticeKind};
 use super::super::{CallError, OutCall};
 use super::backoff::Backoff;
-use super::channel::Channel;
 use super::child::Pipes;
-use super::listen::Watched;
-use super::output::Tail;
 use super::supervisor::{Supervisor, Tenant};
 use crate::jsonrpc::Message;
 

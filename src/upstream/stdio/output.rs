@@ -1,91 +1,20 @@
 //! What a child writes for people: to the log, within limits.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::super::duplex::{Flow, Tail, printable};
 use crate::config::UpstreamName;
 
 /// Longest line that is logged; the rest of a longer one is left out.
 const LONGEST_LINE: usize = 2048;
-/// How many lines are kept for diagnosis.
-const KEPT_LINES: usize = 50;
-/// How many of them are told when the child fails.
-const LAST_LINES: usize = 5;
-/// Lines a second, in the long run.
-const LINES_PER_SECOND: f64 = 20.0;
-/// Lines at once.
-const LINES_AT_ONCE: f64 = 100.0;
 /// How long to read on once the child is gone: a process that left its group may hold the pipe for ever.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// When suppressed lines are told of though no more come.
 const FLUSH: Duration = Duration::from_secs(2);
-
-/// A limit on log lines that counts what it holds back.
-#[derive(Debug)]
-pub(super) struct Flow {
-    tokens: f64,
-    filled: Instant,
-    suppressed: u64,
-}
-
-impl Flow {
-    /// Full.
-    pub(super) fn new(now: Instant) -> Self {
-        Self { tokens: LINES_AT_ONCE, filled: now, suppressed: 0 }
-    }
-
-    /// `Some` when a line may be logged now, with the number of lines held back before it.
-    pub(super) fn admit(&mut self, now: Instant) -> Option<u64> {
-        let gained = now.saturating_duration_since(self.filled).as_secs_f64() * LINES_PER_SECOND;
-        self.tokens = (self.tokens + gained).min(LINES_AT_ONCE);
-        self.filled = now;
-        if self.tokens < 1.0 {
-            self.suppressed += 1;
-            return None;
-        }
-        self.tokens -= 1.0;
-        Some(self.take_suppressed())
-    }
-
-    /// How many lines were held back and not told of.
-    pub(super) fn take_suppressed(&mut self) -> u64 {
-        std::mem::take(&mut self.suppressed)
-    }
-}
-
-/// The last lines of a child and its predecessors.
-#[derive(Debug, Default)]
-pub(super) struct Tail(Mutex<VecDeque<String>>);
-
-impl Tail {
-    /// Adds one.
-    pub(super) fn push(&self, line: String) {
-        let mut lines = self.0.lock();
-        if lines.len() == KEPT_LINES {
-            lines.pop_front();
-        }
-        lines.push_back(line);
-    }
-
-    /// The last few as one line: the limit on log lines may have held back just these.
-    pub(super) fn last_words(&self) -> String {
-        let lines = self.0.lock();
-        let last: Vec<&str> =
-            lines.iter().rev().take(LAST_LINES).rev().map(String::as_str).collect();
-        last.join(" | ")
-    }
-
-    /// Oldest first.
-    #[cfg(test)]
-    pub(super) fn lines(&self) -> Vec<String> {
-        self.0.lock().iter().cloned().collect()
-    }
-}
 
 /// Cuts a byte stream into lines of bounded length, fit to be logged.
 #[derive(Debug, Default)]
@@ -123,12 +52,6 @@ impl Cutter {
     }
 }
 
-/// Text without what would confuse a terminal or a log.
-pub(super) fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    text.trim_end().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
 /// One stream of a child on its way to the log.
 #[derive(Debug)]
 pub(super) struct Drain<'a> {
@@ -161,7 +84,7 @@ impl Drain<'_> {
         loop {
             let read = tokio::select! {
                 read = pipe.read(&mut buffer) => read,
-                () = tokio::time::sleep(FLUSH), if flow.suppressed > 0 => {
+                () = tokio::time::sleep(FLUSH), if flow.holds_back() => {
                     self.tell_suppressed(flow.take_suppressed());
                     continue;
                 }
@@ -235,7 +158,7 @@ mod tests {
         let drain = Drain { upstream: &upstream, stream: "stderr", tail: &tail };
         tokio::join!(write, drain.run(pipe, CancellationToken::new()));
         let lines = tail.lines();
-        assert_eq!(lines.len(), KEPT_LINES);
+        assert_eq!(lines.len(), 50);
         assert_eq!(lines.last().map(String::as_str), Some("line 19999"));
         assert!(tail.last_words().ends_with("line 19998 | line 19999"));
     }

@@ -11,10 +11,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use url::Host;
 
 use super::super::CallError;
+use super::super::duplex::Tail;
 use super::super::link::LinkContext;
 use super::backoff::Backoff;
 use super::child::Pipes;
-use super::output::{Drain, Tail};
+use super::output::Drain;
 use super::supervisor::{Supervisor, Tenant};
 
 /// How long to wait between two attempts to connect.

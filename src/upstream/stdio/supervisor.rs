@@ -8,10 +8,11 @@ use tokio::process::ChildStderr;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::super::duplex::Tail;
 use super::super::link::LinkContext;
 use super::backoff::Backoff;
 use super::child::{Child, Pipes};
-use super::output::{Drain, Tail};
+use super::output::Drain;
 
 /// How long to wait for the exit status of a child that closed its pipes, and for the last output of one that
 /// exited.

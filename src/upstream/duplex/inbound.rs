@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::super::call::{Ask, AskReply, refused, restore_token};
 use super::super::link::{MAX_DEPTH, NoticeKind};
 use super::super::pending::{OpenAsk, Pick};
-use super::channel::Channel;
-use super::output::printable;
+use super::channel::{Channel, Sort};
+use super::noise::printable;
 use super::salvage::salvage_id;
 use crate::jsonrpc::{
     Answer, Body, Chunks, ErrorObject, Id, Kind, Limits, Member, Message, parse_answers,
@@ -27,8 +27,8 @@ const MAX_ASKS: usize = 64;
 const NOISE: usize = 160;
 
 impl Channel {
-    /// One line of the upstream's output. Never waits.
-    pub(super) fn take_line(self: &Arc<Self>, line: Line) {
+    /// One line of the upstream's output, or any other text that holds one message. Never waits.
+    pub(in crate::upstream) fn take_line(self: &Arc<Self>, line: Line) {
         let text = match line {
             Line::Text(text) => text,
             Line::TooLong { bytes } => return self.take_too_long(bytes),
@@ -268,7 +268,7 @@ impl Channel {
     }
 
     fn answer(&self, response: &Chunks) {
-        if let Err(error) = self.post(response) {
+        if let Err(error) = self.post(response, Sort::Answer) {
             tracing::debug!("a request of an upstream stays without answer: {error}");
             self.ctx.metrics.stray.inc();
         }

@@ -1,13 +1,12 @@
-//! MCP on one pair of byte streams: calls out, answers back. What else comes in is in `inbound`.
+//! Calls out, answers back. What else comes in is in `inbound`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -18,29 +17,23 @@ use super::super::link::LinkContext;
 use super::super::pending::{Pending, Slot, later};
 use super::super::{CallError, CallEvent, Events, OutCall};
 use super::listen::{Feed, Offers};
-use super::output::{Flow, Tail};
+use super::noise::{Flow, Tail};
 use crate::jsonrpc::{Chunks, Message};
 use crate::mcp::{Era, ListKind, ProtocolVersion};
-use crate::wire::{LineDecoder, to_line};
+use crate::wire::to_line;
 
 /// Messages that may wait to be written.
 const QUEUE: usize = 256;
-/// Lines shorter than this are written together.
-const SMALL_LINE: usize = 16 * 1024;
-/// Room for a read, while little comes and while much comes.
-const READ: (usize, usize) = (8 * 1024, 64 * 1024);
-/// How long to read on once the child is gone: a process that left its group may hold the pipe for ever.
-const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// One connection to a server that speaks MCP line by line. It is used until it breaks and never mended: a child that
-/// was started again is another channel, with ids of its own.
+/// One connection to a server that all calls share. It is used until it breaks and never mended: a child that was
+/// started again is another channel, with ids of its own.
 ///
-/// One task reads, one writes. The reader never waits for anybody: what a call is told before its answer goes
+/// Some task reads ([`Channel::take_line`]), some task writes (the [`Outlet`]). The reader never waits for anybody: what a call is told before its answer goes
 /// into the call's own bounded queue, where progress gives way to newer progress, other notifications are dropped
 /// and questions refused when there is no room. The writer's queue is bounded too; a full one fails the call, not
 /// the child.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(in crate::upstream) struct Channel {
     pub(super) ctx: LinkContext,
     pub(super) pending: Arc<Pending>,
     /// Open questions by the upstream's id; dropping the sender withdraws.
@@ -59,33 +52,69 @@ pub(super) struct Channel {
     pub(super) feed: Feed,
     /// See [`Channel::is_probing`].
     pub(super) probing: AtomicBool,
-    outgoing: mpsc::Sender<Bytes>,
-    signals: Signals,
+    outgoing: mpsc::Sender<Out>,
+    pub(super) signals: Signals,
 }
 
 /// The one-way switches of a channel.
 #[derive(Clone, Debug, Default)]
-struct Signals {
+pub(super) struct Signals {
     /// Nothing can be read, or nothing can be written any more.
-    broken: CancellationToken,
+    pub(super) broken: CancellationToken,
     /// The reader has ended.
-    drained: CancellationToken,
+    pub(super) drained: CancellationToken,
     /// The writer shall close its end.
     finish: CancellationToken,
     /// Reader and writer shall end.
-    gone: CancellationToken,
+    pub(super) gone: CancellationToken,
+}
+
+/// One message to write: a line, with its end.
+#[derive(Debug)]
+pub(in crate::upstream) struct Out {
+    pub(in crate::upstream) line: Bytes,
+    pub(in crate::upstream) sort: Sort,
+}
+
+/// What a message is that is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::upstream) enum Sort {
+    /// A request with that id.
+    Request(u64),
+    /// The answer to a request of the upstream.
+    Answer,
+    /// A notification.
+    Notification,
+}
+
+/// What a channel wants written, for whatever carries it.
+#[derive(Debug)]
+pub(in crate::upstream) struct Outlet {
+    queue: mpsc::Receiver<Out>,
+    pub(super) signals: Signals,
+}
+
+impl Outlet {
+    /// Waits for messages to write. None come any more once the channel was closed and everything was taken. Cancel safe.
+    pub(in crate::upstream) async fn take(&mut self, batch: &mut Vec<Out>, most: usize) -> usize {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.signals.finish.cancelled(), if !self.queue.is_closed() => {
+                    self.queue.close();
+                }
+                count = self.queue.recv_many(batch, most) => return count,
+            }
+        }
+    }
 }
 
 impl Channel {
-    /// Starts the two tasks. What is no message goes to the log and to `tail`.
-    pub(super) fn open(
-        ctx: &LinkContext,
-        tail: Arc<Tail>,
-        reader: impl AsyncRead + Send + Unpin + 'static,
-        writer: impl AsyncWrite + Send + Unpin + 'static,
-    ) -> Arc<Self> {
-        let (outgoing, lines) = mpsc::channel(QUEUE);
+    /// Nothing is carried yet: that is up to whoever takes the [`Outlet`]. What is no message goes to the log and to `tail`.
+    pub(in crate::upstream) fn new(ctx: &LinkContext, tail: Arc<Tail>) -> (Arc<Self>, Outlet) {
+        let (outgoing, queue) = mpsc::channel(QUEUE);
         let signals = Signals::default();
+        let outlet = Outlet { queue, signals: signals.clone() };
         let channel = Arc::new(Self {
             ctx: ctx.clone(),
             pending: Arc::default(),
@@ -98,16 +127,21 @@ impl Channel {
             feed: Feed::default(),
             probing: AtomicBool::new(false),
             outgoing,
-            signals: signals.clone(),
+            signals,
         });
-        ctx.tasks.spawn(Arc::clone(&channel).read_all(reader));
-        ctx.tasks.spawn(write_all(lines, writer, signals));
-        channel
+        (channel, outlet)
     }
 
     /// One request to its answer, which still has our id. Dropping the future tells the upstream to cancel.
-    pub(super) async fn call(&self, call: OutCall) -> Result<Message, CallError> {
+    pub(in crate::upstream) async fn call(&self, call: OutCall) -> Result<Message, CallError> {
         self.round_trip(call, self.version(), OnHangUp::Cancel).await
+    }
+
+    /// The same with a call that may have to be made again.
+    pub(in crate::upstream) async fn call_by(&self, call: &OutCall) -> Result<Message, CallError> {
+        let version = self.version();
+        let flight = self.begin(call, version)?;
+        self.finish(flight, &call.events, OnHangUp::Cancel).await
     }
 
     /// The revision that is spoken; before the greeting nothing is sent that depends on it.
@@ -116,7 +150,7 @@ impl Channel {
     }
 
     /// Whether the server speaks 2026-07-28.
-    pub(super) fn is_modern(&self) -> bool {
+    pub(in crate::upstream) fn is_modern(&self) -> bool {
         self.version().era() == Era::Modern
     }
 
@@ -129,8 +163,8 @@ impl Channel {
     }
 
     /// Sends a notification as it is.
-    pub(super) fn notify(&self, message: &Message) -> Result<(), CallError> {
-        self.post(&Chunks::from(message.text().clone()))
+    pub(in crate::upstream) fn notify(&self, message: &Message) -> Result<(), CallError> {
+        self.post(&Chunks::from(message.text().clone()), Sort::Notification)
     }
 
     /// Calls in flight.
@@ -140,35 +174,47 @@ impl Channel {
     }
 
     /// Fails every call, takes no more, and closes the upstream's input behind what is queued.
-    pub(super) fn close(&self, why: &str) {
+    pub(in crate::upstream) fn close(&self, why: &str) {
         self.pending.fail_all(why, || self.ctx.closed(true, why));
         self.asks.lock().clear();
         self.signals.finish.cancel();
     }
 
     /// The upstream is gone; both tasks end.
-    pub(super) fn gone(&self) {
+    pub(in crate::upstream) fn gone(&self) {
         self.signals.gone.cancel();
     }
 
+    /// Whether something can be read and written.
+    pub(in crate::upstream) fn is_whole(&self) -> bool {
+        !self.signals.broken.is_cancelled()
+    }
+
+    /// Nothing will be read any more.
+    pub(in crate::upstream) fn ended(&self) {
+        self.signals.drained.cancel();
+        self.signals.broken.cancel();
+    }
+
     /// Resolves when nothing can be read, or nothing can be written any more.
-    pub(super) async fn broken(&self) {
+    pub(in crate::upstream) async fn broken(&self) {
         self.signals.broken.cancelled().await;
     }
 
     /// Resolves when everything was read.
-    pub(super) async fn drained(&self) {
+    pub(in crate::upstream) async fn drained(&self) {
         self.signals.drained.cancelled().await;
     }
 
     /// Resolves when the channel was closed from our side.
-    pub(super) async fn closed(&self) {
+    pub(in crate::upstream) async fn closed(&self) {
         self.signals.finish.cancelled().await;
     }
 
     /// Queues one message to be written.
-    pub(super) fn post(&self, message: &Chunks) -> Result<(), CallError> {
-        self.outgoing.try_send(to_line(message)).map_err(|error| match error {
+    pub(super) fn post(&self, message: &Chunks, sort: Sort) -> Result<(), CallError> {
+        let out = Out { line: to_line(message), sort };
+        self.outgoing.try_send(out).map_err(|error| match error {
             TrySendError::Full(_) => CallError::Busy { upstream: self.ctx.name.clone() },
             TrySendError::Closed(_) => self.ctx.closed(false, "its input is closed"),
         })
@@ -181,6 +227,14 @@ impl Channel {
         version: ProtocolVersion,
         on_hang_up: OnHangUp,
     ) -> Result<Message, CallError> {
+        let flight = self.begin(&call, version)?;
+        // What was sent is not needed any more; a large one would be held until the answer.
+        let OutCall { events, .. } = call;
+        self.finish(flight, &events, on_hang_up).await
+    }
+
+    /// Sends a request.
+    fn begin(&self, call: &OutCall, version: ProtocolVersion) -> Result<Flight, CallError> {
         if call.message.id_span().is_none() {
             return Err(self.ctx.protocol("only a request can be called"));
         }
@@ -189,20 +243,30 @@ impl Channel {
             .pending
             .open(call.caller, call.token(), call.events.clone(), start)
             .map_err(|why| self.ctx.closed(false, &*why))?;
-        let id = slot.id;
         if call.client.log_rank.is_some() {
             slot.wants_logs();
         }
-        self.post(&call.text(id, version))?;
+        self.post(&call.text(slot.id, version), Sort::Request(slot.id))?;
         slot.sent(call.timeout);
-        // What was sent is not needed any more; a large one would be held until the answer.
-        let OutCall { timeout, max_timeout, events, .. } = call;
+        let (timeout, max_timeout) = (call.timeout, call.max_timeout);
+        let limits = Limits { start, timeout, hard: later(start, max_timeout), max_timeout };
+        Ok(Flight { slot, limits })
+    }
+
+    /// Waits for the answer to a request that was sent.
+    async fn finish(
+        &self,
+        flight: Flight,
+        events: &Events,
+        on_hang_up: OnHangUp,
+    ) -> Result<Message, CallError> {
+        let Flight { slot, limits } = flight;
+        let id = slot.id;
         let mut recall = Recall { channel: self, id, reason: Some("the client hung up") };
         if on_hang_up == OnHangUp::Forget {
             recall.reason = None;
         }
-        let limits = Limits { start, timeout, hard: later(start, max_timeout), max_timeout };
-        let answer = self.await_answer(slot, &limits, &events).await;
+        let answer = self.await_answer(slot, &limits, events).await;
         recall.reason = match &answer {
             Err(CallError::Timeout { .. }) => recall.reason.map(|_| "timeout"),
             _ => None,
@@ -263,41 +327,6 @@ impl Channel {
             }
         }
     }
-
-    async fn read_all(self: Arc<Self>, reader: impl AsyncRead + Send + Unpin) {
-        let too_long = async {
-            self.signals.gone.cancelled().await;
-            tokio::time::sleep(LAST_WORDS).await;
-        };
-        tokio::select! {
-            () = self.read(reader) => {}
-            () = too_long => {}
-        }
-        self.signals.drained.cancel();
-        self.signals.broken.cancel();
-    }
-
-    async fn read(self: &Arc<Self>, mut reader: impl AsyncRead + Unpin) {
-        let mut decoder = LineDecoder::new(self.ctx.config.max_message);
-        let mut buffer = BytesMut::new();
-        let mut room = READ.0;
-        loop {
-            if buffer.capacity() < READ.0 / 2 {
-                buffer.reserve(room);
-            }
-            match reader.read_buf(&mut buffer).await {
-                Ok(0) | Err(_) => break,
-                Ok(length) => room = if length >= READ.0 / 2 { READ.1 } else { READ.0 },
-            }
-            decoder.push(buffer.split().freeze());
-            while let Some(line) = decoder.next_line() {
-                self.take_line(line);
-            }
-        }
-        if let Some(line) = decoder.finish() {
-            self.take_line(line);
-        }
-    }
 }
 
 /// What the upstream is told when nobody waits for a call any more.
@@ -307,6 +336,12 @@ pub(super) enum OnHangUp {
     Cancel,
     /// Nothing.
     Forget,
+}
+
+/// A request that was sent.
+struct Flight {
+    slot: Slot,
+    limits: Limits,
 }
 
 /// The two limits of one call.
@@ -333,56 +368,4 @@ impl Drop for Recall<'_> {
             self.channel.cancel(self.id, reason);
         }
     }
-}
-
-/// Writes lines until told to finish, then what is queued, and closes the upstream's input.
-async fn write_all(
-    mut lines: mpsc::Receiver<Bytes>,
-    mut writer: impl AsyncWrite + Send + Unpin,
-    signals: Signals,
-) {
-    let write = async {
-        let mut batch = Vec::new();
-        loop {
-            tokio::select! {
-                biased;
-                () = signals.finish.cancelled(), if !lines.is_closed() => lines.close(),
-                count = lines.recv_many(&mut batch, 64) => {
-                    if count == 0 {
-                        return writer.shutdown().await;
-                    }
-                    write_batch(&mut batch, &mut writer).await?;
-                }
-            }
-        }
-    };
-    let written: std::io::Result<()> = tokio::select! {
-        written = write => written,
-        () = signals.gone.cancelled() => Ok(()),
-    };
-    if let Err(error) = written {
-        tracing::debug!("cannot write to a child: {error}");
-        signals.broken.cancel();
-    }
-}
-
-/// Small lines are joined: one system call for many of them.
-async fn write_batch(
-    batch: &mut Vec<Bytes>,
-    writer: &mut (impl AsyncWrite + Unpin),
-) -> std::io::Result<()> {
-    let mut joined = BytesMut::new();
-    let alone = batch.len() == 1;
-    for line in batch.drain(..) {
-        if !alone && line.len() < SMALL_LINE {
-            joined.extend_from_slice(&line);
-            continue;
-        }
-        if !joined.is_empty() {
-            writer.write_all(&joined.split()).await?;
-        }
-        writer.write_all(&line).await?;
-    }
-    writer.write_all(&joined).await?;
-    writer.flush().await
 }

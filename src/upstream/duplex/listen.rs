@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::CallError;
 use super::super::link::NoticeKind;
 use super::super::pending::Slot;
-use super::channel::Channel;
+use super::channel::{Channel, Sort};
 use crate::jsonrpc::{Id, Member, Message, RawObject};
 use crate::mcp::{ListKind, ProtocolVersion, meta};
 
@@ -62,7 +62,7 @@ type Uris = Arc<BTreeSet<Box<str>>>;
 
 /// The resources that are watched on one link. It outlives the children.
 #[derive(Debug)]
-pub(super) struct Watched(watch::Sender<Wanted>);
+pub(in crate::upstream) struct Watched(watch::Sender<Wanted>);
 
 /// One state of the set. The number grows with each change.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +72,7 @@ struct Wanted {
 }
 
 impl Watched {
-    pub(super) fn new() -> Self {
+    pub(in crate::upstream) fn new() -> Self {
         Self(watch::Sender::new(Wanted::default()))
     }
 
@@ -96,7 +96,7 @@ impl Watched {
     }
 
     /// Takes one out.
-    pub(super) fn remove(&self, uri: &str) {
+    pub(in crate::upstream) fn remove(&self, uri: &str) {
         self.0.send_if_modified(|wanted| {
             let removed = wanted.uris.contains(uri);
             if removed {
@@ -194,7 +194,7 @@ async fn end_of(subscription: &mut Option<Subscription<'_>>) {
 
 impl Channel {
     /// Keeps a subscription open for what the server offers and what is watched, until the channel ends.
-    pub(super) async fn listen(self: Arc<Self>, watched: Arc<Watched>) {
+    pub(in crate::upstream) async fn listen(self: Arc<Self>, watched: Arc<Watched>) {
         let Some(offers) = self.offers.get().copied() else { return };
         if offers == Offers::default() {
             return;
@@ -266,7 +266,8 @@ impl Channel {
         self.feed.open.lock().insert(slot.id, Some(acknowledge));
         let mut subscription = Subscription { channel: self, slot, ended: true };
         let call = self.ctx.own_call(request(offers, &want.uris), limit);
-        self.post(&call.text(subscription.slot.id, ProtocolVersion::NEWEST_MODERN))?;
+        let id = subscription.slot.id;
+        self.post(&call.text(id, ProtocolVersion::NEWEST_MODERN), Sort::Request(id))?;
         subscription.ended = false;
         let acknowledged = tokio::select! {
             biased;
@@ -303,7 +304,11 @@ impl Channel {
     }
 
     /// Wants to hear of updates of a resource; resolves when the server has agreed.
-    pub(super) async fn watch(&self, watched: &Watched, uri: &str) -> Result<(), CallError> {
+    pub(in crate::upstream) async fn watch(
+        &self,
+        watched: &Watched,
+        uri: &str,
+    ) -> Result<(), CallError> {
         if !self.offers.get().is_some_and(|offers| offers.updates) {
             return Err(self.ctx.protocol("it does not tell of updates of resources"));
         }

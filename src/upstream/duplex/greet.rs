@@ -26,7 +26,11 @@ impl Channel {
     ///
     /// # Errors
     /// [`CallError::Protocol`] when it refused every greeting, and whatever may happen to a call.
-    pub(super) async fn greet(&self, limit: Duration, wary: bool) -> Result<Hello, CallError> {
+    pub(in crate::upstream) async fn greet(
+        &self,
+        limit: Duration,
+        wary: bool,
+    ) -> Result<Hello, CallError> {
         let plan = self.ctx.verdict.plan(self.ctx.inlet.link.era, Instant::now());
         let hello = match (self.ctx.config.revision, plan.first()) {
             (Revision::Pinned(version), _) => match version.era() {
@@ -49,7 +53,7 @@ impl Channel {
     }
 
     /// Whether `server/discover` was sent as the first of all, and nothing came back.
-    pub(super) fn is_probing(&self) -> bool {
+    pub(in crate::upstream) fn is_probing(&self) -> bool {
         self.probing.load(Ordering::Acquire)
     }
 
