@@ -1,6 +1,7 @@
 //! One object taken apart: its members as they were written, for the few that are changed.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 use bytes::Bytes;
@@ -32,13 +33,28 @@ impl RawObject {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members: Self::Value = Vec::new();
+                // Where each name stands, once there are so many that looking through all would take long.
+                let mut index: HashMap<Box<str>, usize> = HashMap::new();
                 while let Some(name) = map.next_key::<Cow<'de, str>>()? {
                     let raw: &'de RawValue = map.next_value()?;
                     let value = self.0.slice_ref(raw.get().as_bytes());
-                    match members.iter_mut().find(|(known, _)| **known == *name) {
-                        Some((_, known)) => *known = value,
-                        None => members.push((name.into(), value)),
+                    if members.len() == INDEXED && index.is_empty() {
+                        let names = members.iter().map(|(name, _)| name.clone());
+                        index = names.zip(0..).collect();
                     }
+                    let known = if members.len() < INDEXED {
+                        members.iter().position(|(known, _)| **known == *name)
+                    } else {
+                        index.get(&*name).copied()
+                    };
+                    if let Some(place) = known {
+                        members[place].1 = value;
+                        continue;
+                    }
+                    if members.len() >= INDEXED {
+                        index.insert(name.clone().into(), members.len());
+                    }
+                    members.push((name.into(), value));
                 }
                 Ok(members)
             }
@@ -122,6 +138,9 @@ impl RawObject {
     }
 }
 
+/// From this many members on, names are looked up by hash.
+const INDEXED: usize = 64;
+
 /// Values from this length on are not copied.
 const SHARED: usize = 4 * 1024;
 
@@ -159,6 +178,19 @@ mod tests {
     #[test]
     fn of_a_name_given_twice_the_last_value_counts() {
         assert_eq!(text(&object(r#"{"a":1,"b":2,"a":3}"#)), r#"{"a":3,"b":2}"#);
+    }
+
+    #[test]
+    fn objects_of_many_members_are_taken_apart_like_small_ones() {
+        let member = |place: usize, value: usize| format!("\"m{place}\":{value}");
+        let count = 3 * INDEXED;
+        let mut members: Vec<_> = (0..count).map(|place| member(place, place)).collect();
+        let twice = [0, INDEXED - 1, INDEXED, count - 1];
+        members.extend(twice.map(|place| member(place, 7)));
+        let o = RawObject::parse(&format!("{{{}}}", members.join(",")).into()).expect("an object");
+        members.truncate(count);
+        twice.into_iter().for_each(|place| members[place] = member(place, 7));
+        assert_eq!(text(&o), format!("{{{}}}", members.join(",")));
     }
 
     #[test]

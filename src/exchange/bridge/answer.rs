@@ -116,7 +116,7 @@ fn between_modern(to: &Recipient<'_>, answer: &Message, id: &Id) -> Bridged {
             let text = edited(answer, id, edits.into_iter().collect());
             Bridged { text, outcome: outcome_of(answer), code: None }
         }
-        ResultType::Task if to.caps.tasks() && to.method == "tools/call" => unchanged(answer, id),
+        ResultType::Task if to.caps.tasks() => unchanged(answer, id),
         ResultType::InputRequired | ResultType::Task | ResultType::Other => unknown_type(id),
     }
 }
@@ -165,15 +165,14 @@ fn to_modern(to: &Recipient<'_>, answer: &Message, id: &Id) -> Bridged {
 
 /// From any revision to a legacy one.
 fn to_legacy(to: &Recipient<'_>, from: ProtocolVersion, answer: &Message, id: &Id) -> Bridged {
+    let Some(span) = answer.result_span() else { return unchanged(answer, id) };
+    let text = answer.text();
     let modern = from.era() == Era::Modern;
     let lacks = Lacks::of(to.version, from);
     let wrapped = to.method == "tools/call" && to.wrapped == Some(true);
-    if !modern && !wrapped && !(lacks.anything() && content::stands_in(to.method)) {
-        return unchanged(answer, id);
-    }
-    let Some(span) = answer.result_span() else { return unchanged(answer, id) };
-    let text = answer.text();
-    if !modern && !content::is_suspicious(&text[span.range()], lacks, wrapped) {
+    let holds_blocks = matches!(to.method, "tools/call" | "prompts/get");
+    let suspicious = || holds_blocks && content::is_suspicious(&text[span.range()], lacks, wrapped);
+    if !modern && !suspicious() {
         return unchanged(answer, id);
     }
     let Some(result) = Object::at(text, span.range().start) else { return unchanged(answer, id) };
@@ -188,16 +187,13 @@ fn to_legacy(to: &Recipient<'_>, from: ProtocolVersion, answer: &Message, id: &I
         _ => {}
     }
     let meta_goes = modern && strip_meta(text, &result, &mut edits);
-    let gone = |name: &str| {
-        modern && matches!(name, "resultType" | "ttlMs" | "cacheScope")
-            || meta_goes && name == "_meta"
+    let gone = |name: &str| match name {
+        "resultType" | "ttlMs" | "cacheScope" => modern,
+        "_meta" => meta_goes,
+        _ => false,
     };
     result.change(gone, new, &mut edits);
-    let outcome = match outcome_of(answer) {
-        Outcome::InputRequired => Outcome::Ok,
-        outcome => outcome,
-    };
-    Bridged { text: edited(answer, id, edits), outcome, code: None }
+    Bridged { text: edited(answer, id, edits), outcome: outcome_of(answer), code: None }
 }
 
 /// Takes out of `_meta` what only the modern era has; `true` when nothing stays of it.

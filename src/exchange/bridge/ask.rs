@@ -185,3 +185,162 @@ fn content(
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::ProtocolVersion::*;
+
+    fn ask(
+        to: ProtocolVersion,
+        caps: &str,
+        method: &str,
+        params: &str,
+    ) -> Result<String, Unaskable> {
+        let params = Some(Bytes::copy_from_slice(params.as_bytes()));
+        let request = InputRequest { key: "c".to_owned(), method: method.to_owned(), params };
+        let message = question(to, ClientCaps::parse(caps.as_bytes()), &request)?;
+        assert_eq!(message.method(), method);
+        let params = message.params().expect("params");
+        Ok(String::from_utf8(params.to_vec()).expect("UTF-8"))
+    }
+
+    fn refused(asked: &Result<String, Unaskable>) -> bool {
+        matches!(asked, Err(Unaskable::Refuse(_)))
+    }
+
+    const FORM: &str = r#"{"elicitation":{}}"#;
+    const BOTH: &str = r#"{"elicitation":{"form":{},"url":{}}}"#;
+
+    #[test]
+    fn a_form_is_put_only_to_clients_that_elicit() {
+        let params = r#"{"message":"m","mode":"form","requestedSchema":{"type":"object","properties":{"n":{"type":"number","default":1.10}}}}"#;
+        let ask = |to, caps| ask(to, caps, "elicitation/create", params);
+        assert_eq!(ask(V2025_11_25, FORM).as_deref(), Ok(params));
+        let plain = params.replace(r#""mode":"form","#, "").replace(r#","default":1.10"#, "");
+        assert_eq!(ask(V2025_06_18, FORM), Ok(plain));
+        assert!(refused(&ask(V2025_11_25, "{}")));
+        assert!(refused(&ask(V2025_11_25, r#"{"elicitation":{"url":{}}}"#)));
+        assert!(refused(&ask(V2025_03_26, FORM)));
+        assert!(refused(&ask(V2024_11_05, FORM)));
+    }
+
+    /// A form with that property, as a client of 2025-06-18 gets the property.
+    fn plain(property: &str) -> Result<String, Unaskable> {
+        let form = |property: &str| {
+            format!(
+                r#"{{"message":"m","requestedSchema":{{"type":"object","properties":{{"p":{property}}}}}}}"#
+            )
+        };
+        let got = ask(V2025_06_18, FORM, "elicitation/create", &form(property))?;
+        let (before, behind) = form("|").split_once('|').map(|(b, a)| (b.len(), a.len())).unwrap();
+        Ok(got[before..got.len() - behind].to_owned())
+    }
+
+    #[test]
+    fn forms_for_2025_06_18_say_what_it_can_show() {
+        for (given, expected) in [
+            (
+                r#"{"type":"string","title":"T","oneOf":[{"const":"a\/","title":"A"},{"const":"b"}],"default":"b"}"#,
+                r#"{"enum":["a\/","b"],"enumNames":["A","b"],"type":"string","title":"T"}"#,
+            ),
+            (r#"{"type":"boolean","default":true}"#, r#"{"type":"boolean","default":true}"#),
+            (
+                r#"{"type":"string","default":"x","format":"email"}"#,
+                r#"{"type":"string","format":"email"}"#,
+            ),
+            (
+                r#"{"type":"string","enum":["a"],"enumNames":["A"]}"#,
+                r#"{"type":"string","enum":["a"],"enumNames":["A"]}"#,
+            ),
+            ("true", "true"),
+        ] {
+            assert_eq!(plain(given).as_deref(), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn forms_that_2025_06_18_cannot_show_are_declined() {
+        for given in [
+            r#"{"type":"array","items":{"enum":["a"]}}"#,
+            r#"{"type":"string","oneOf":[{"const":1}]}"#,
+            r#"{"type":"string","oneOf":[{"title":"x"}]}"#,
+            r#"{"type":"string","oneOf":{}}"#,
+        ] {
+            assert_eq!(plain(given), Err(Unaskable::Decline), "{given}");
+        }
+    }
+
+    #[test]
+    fn a_page_to_visit_gets_an_id_that_is_the_same_for_the_same_question() {
+        let ask = |to, caps, params: &str| ask(to, caps, "elicitation/create", params);
+        let params = r#"{"mode":"url","message":"m","url":"https://a/?t=1"}"#;
+        let first = ask(V2025_11_25, BOTH, params).expect("it can be asked");
+        let (id, rest) = first
+            .strip_prefix(r#"{"elicitationId":"trunkline-c-"#)
+            .unwrap()
+            .split_once('"')
+            .unwrap();
+        assert_eq!((id.len(), rest), (16, &*format!(",{}", &params[1..])));
+        assert_eq!(ask(V2025_11_25, BOTH, params).as_deref(), Ok(&*first));
+        assert_ne!(
+            ask(V2025_11_25, BOTH, &params.replace("t=1", "t=2")).unwrap()[..50],
+            first[..50]
+        );
+        let own = r#"{"mode":"url","message":"m","url":"https://a","elicitationId":"e"}"#;
+        assert_eq!(ask(V2025_11_25, BOTH, own).as_deref(), Ok(own));
+        assert!(refused(&ask(V2025_11_25, FORM, params)));
+        assert!(refused(&ask(V2025_06_18, BOTH, params)));
+        assert!(refused(&ask(V2025_11_25, BOTH, r#"{"mode":"smell"}"#)));
+        assert!(refused(&ask(V2025_11_25, BOTH, r#"{"mode":1}"#)));
+    }
+
+    const PLAIN: &str = r#"{"sampling":{}}"#;
+    const TOOLS: &str = r#"{"sampling":{"tools":{}}}"#;
+
+    #[test]
+    fn sampling_is_asked_of_those_who_can_take_it() {
+        let message = |content: &str| {
+            format!(r#"{{"messages":[{{"role":"user","content":{content}}}],"maxTokens":1}}"#)
+        };
+        let text = message(r#"{"type":"text","text":"t"}"#);
+        let block = message(r#"{"type":"tool_result","content":[]}"#);
+        let array = message(r#"[{"type":"text","text":"t"}]"#);
+        let audio = message(r#"{"type":"audio","data":""}"#);
+        let tools = text.replacen('{', r#"{"tools":[],"#, 1);
+        let choice = text.replacen('{', r#"{"toolChoice":{},"#, 1);
+        let ask = |to, caps, params: &str| ask(to, caps, "sampling/createMessage", params);
+        for version in &ProtocolVersion::ALL[..4] {
+            assert_eq!(ask(*version, PLAIN, &text).as_deref(), Ok(&*text));
+            assert!(refused(&ask(*version, "{}", &text)));
+            assert_eq!(refused(&ask(*version, PLAIN, &audio)), *version == V2024_11_05);
+            for params in [&tools, &choice, &block, &array] {
+                assert!(refused(&ask(*version, PLAIN, params)), "{params}");
+                let asked = ask(*version, TOOLS, params);
+                assert_eq!(refused(&asked), *version < V2025_11_25, "{params}");
+                assert!(refused(&asked) || asked.as_ref() == Ok(params));
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_is_asked_for_the_context_of_other_servers() {
+        let ask = |params| ask(V2025_11_25, PLAIN, "sampling/createMessage", params);
+        let params = r#"{"messages":[],"includeContext":"thisServer","maxTokens":1}"#;
+        assert_eq!(ask(params).as_deref(), Ok(r#"{"messages":[],"maxTokens":1}"#));
+        let none = r#"{"messages":[],"includeContext":"none"}"#;
+        assert_eq!(ask(none).as_deref(), Ok(none));
+    }
+
+    #[test]
+    fn roots_are_asked_of_those_who_have_them_and_nothing_else_is_asked() {
+        let roots = r#"{"roots":{}}"#;
+        assert_eq!(ask(V2024_11_05, roots, "roots/list", "{}").as_deref(), Ok("{}"));
+        assert!(refused(&ask(V2024_11_05, PLAIN, "roots/list", "{}")));
+        assert!(refused(&ask(V2025_11_25, roots, "tools/call", "{}")));
+        let bare =
+            InputRequest { key: "c".to_owned(), method: "roots/list".to_owned(), params: None };
+        let asked = question(V2025_11_25, ClientCaps::parse(roots.as_bytes()), &bare);
+        assert_eq!(asked.unwrap().text(), r#"{"jsonrpc":"2.0","id":0,"method":"roots/list"}"#);
+    }
+}

@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use memchr::memmem;
-use serde_json::Value;
 
-use super::place::{Array, Edits, Object, decoded, edit, push_member, quoted};
+use super::place::{Array, Edits, Object, decoded, edit, push_member, quoted, same};
 use crate::mcp::ProtocolVersion;
 
 /// What a client's revision lacks and the upstream's has.
@@ -31,11 +30,6 @@ impl Lacks {
     pub(super) fn anything(self) -> bool {
         self.audio || self.links
     }
-}
-
-/// Whether results of that method hold blocks.
-pub(super) fn stands_in(method: &str) -> bool {
-    matches!(method, "tools/call" | "prompts/get")
 }
 
 /// Whether a result may hold something that the client lacks: a cheap look before it is taken apart.
@@ -64,13 +58,20 @@ pub(super) fn tool_result(
     new: &mut Vec<u8>,
     edits: &mut Edits,
 ) {
-    let content = result.array("content");
+    let structured = result.find("structuredContent");
+    let looked_at = lacks.anything() || structured.is_some();
+    let content = if looked_at { result.array("content") } else { None };
     if let Some(content) = &content {
         for (index, block) in content.elements.iter().enumerate() {
             project(text, block, index, lacks, edits);
         }
     }
-    let Some(structured) = result.find("structuredContent") else { return };
+    let Some(structured) = structured else {
+        if wrap.non_objects && result.find("content").is_none() {
+            push_member(new, "content", b"[]");
+        }
+        return;
+    };
     let wraps = wrap.always || (wrap.non_objects && text[structured.start] != b'{');
     if wraps {
         edits.push(edit(structured.start..structured.start, &br#"{"result":"#[..]));
@@ -113,14 +114,10 @@ fn text_block(value: &[u8]) -> Vec<u8> {
 
 /// Whether one of the text blocks holds the value.
 fn holds(text: &Bytes, content: &Array, value: &[u8]) -> bool {
-    let parsed: Option<Value> = serde_json::from_slice(value).ok();
     content.elements.iter().any(|block| {
-        let Some(block) = Object::at(text, block.start) else { return false };
-        let Some(told) = block.find("text") else { return false };
-        let told = decoded(&text[told]);
-        let told = told.trim();
-        told.as_bytes() == value
-            || parsed.is_some() && serde_json::from_str::<Value>(told).ok() == parsed
+        let block = Object::at(text, block.start);
+        let told = block.and_then(|block| block.find("text"));
+        told.is_some_and(|told| same(decoded(&text[told]).as_bytes(), value))
     })
 }
 

@@ -5,7 +5,7 @@ use super::place::{Edits, Object, push_member, quoted};
 use super::{code, code_of};
 use crate::fault::Outcome;
 use crate::jsonrpc::{Id, Member, Message, result_response};
-use crate::mcp::{Era, ProtocolVersion};
+use crate::mcp::{ClientCaps, Era, ProtocolVersion};
 
 /// An error of an upstream as the recipient is to get it.
 pub(super) fn bridged(to: &Recipient<'_>, answer: &Message, id: &Id) -> Bridged {
@@ -20,6 +20,10 @@ pub(super) fn bridged(to: &Recipient<'_>, answer: &Message, id: &Id) -> Bridged 
         Some(code::URL_ELICITATION) if modern => recoded(answer, id, code::INTERNAL, Edits::new()),
         Some(code::URL_ELICITATION) if to.version < ProtocolVersion::V2025_11_25 => {
             told(to, answer, id, &visits(answer))
+        }
+        // The client has what is said to be missing: it is the gateway that did not pass it on.
+        Some(code::MISSING_CAPABILITY) if modern && has_all(to.caps, answer) => {
+            recoded(answer, id, code::INTERNAL, Edits::new())
         }
         Some(code::MISSING_CAPABILITY) if !modern => told(to, answer, id, &lacking(answer)),
         _ => unchanged(answer, id),
@@ -104,6 +108,27 @@ fn visits(answer: &Message) -> String {
         text.push_str(&url);
     }
     text
+}
+
+/// Whether a client declared everything that -32021 calls missing, as far as the gateway knows such capabilities.
+fn has_all(caps: ClientCaps, answer: &Message) -> bool {
+    let data = error_of(answer).and_then(|error| error.object("data"));
+    let required = data.and_then(|data| data.value("requiredCapabilities"));
+    let Some(required) = required.map(|required| ClientCaps::parse(&required)) else {
+        return false;
+    };
+    let known = |caps: ClientCaps| {
+        [
+            caps.allows("sampling/createMessage"),
+            caps.samples_with_tools(),
+            caps.elicits_forms(),
+            caps.elicits_urls(),
+            caps.allows("roots/list"),
+            caps.tasks(),
+        ]
+    };
+    let (required, declared) = (known(required), known(caps));
+    required.contains(&true) && required.iter().zip(declared).all(|(need, has)| !need || has)
 }
 
 /// The message of -32021 and what is missing.

@@ -181,3 +181,132 @@ pub fn with_state(answer: &Message, state: &str) -> Message {
         answer.clone()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(rest: &str) -> Message {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":7,{rest}}}"#);
+        Message::parse_answer(text.into(), 64).expect("a message")
+    }
+
+    fn required(result: &str) -> Option<Result<InputRequired, Malformed>> {
+        input_required(&answer(&format!(r#""result":{result}"#)))
+    }
+
+    #[test]
+    fn what_is_asked_is_read_with_its_state_as_it_was_written() {
+        let given = r#"{"resultType":"input_required","inputRequests":{"a\"":{"method":"elicitation/create","params":{"n": 1.10}},"b":{"params":null,"method":"roots/list"}},"requestState":"\u0061/\/é"}"#;
+        let read = required(given).expect("it asks").expect("well formed");
+        let request = |key: &str, method: &str, params: Option<&'static str>| InputRequest {
+            key: key.to_owned(),
+            method: method.to_owned(),
+            params: params.map(Bytes::from),
+        };
+        let first = request("a\"", "elicitation/create", Some(r#"{"n": 1.10}"#));
+        assert_eq!(read.requests, [first, request("b", "roots/list", None)]);
+        assert_eq!(read.state.as_deref(), Some(r#""\u0061/\/é""#.as_bytes()));
+        let only_state = r#"{"resultType":"input_required","requestState":""}"#;
+        let read = required(only_state).expect("it asks").expect("well formed");
+        assert_eq!((read.requests.len(), read.state.as_deref()), (0, Some(&b"\"\""[..])));
+    }
+
+    #[test]
+    fn other_answers_ask_nothing() {
+        assert_eq!(required("{}"), None);
+        assert_eq!(required(r#"{"resultType":"complete","inputRequests":{}}"#), None);
+        assert_eq!(input_required(&answer(r#""error":{"code":1,"message":""}"#)), None);
+    }
+
+    #[test]
+    fn a_question_of_another_shape_is_told() {
+        let crowd: Vec<_> = (0..=MAX_REQUESTS).map(|n| format!(r#""{n}":{{}}"#)).collect();
+        let crowd = format!(r#","inputRequests":{{{}}}"#, crowd.join(","));
+        for rest in [
+            "",
+            r#","requestState":null"#,
+            r#","requestState":5"#,
+            r#","inputRequests":[]"#,
+            r#","inputRequests":{"a":1}"#,
+            r#","inputRequests":{"a":{}}"#,
+            r#","inputRequests":{"a":{"method":1}}"#,
+            r#","inputRequests":{"a":{"method":"m","params":[]}}"#,
+            &crowd,
+        ] {
+            let read = required(&format!(r#"{{"resultType":"input_required"{rest}}}"#));
+            assert!(matches!(read, Some(Err(_))), "{rest}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_of_a_legacy_client_is_passed_on_as_it_is() {
+        let given = answer(r#""result":{"action":"accept","content":{"n": 1.10}}"#);
+        let response = input_response("elicitation/create", &given).expect("it can be told");
+        assert_eq!(response, r#"{"action":"accept","content":{"n": 1.10}}"#);
+    }
+
+    #[test]
+    fn a_client_that_fails_to_elicit_has_cancelled_or_declined() {
+        for (rest, action) in [
+            (r#""error":{"code":-32603,"message":"broken"}"#, "cancel"),
+            (r#""error":{"code":-1,"message":""}"#, "decline"),
+            (r#""error":{"code":-32000,"message":"User Rejected it"}"#, "decline"),
+            (r#""error":"odd""#, "cancel"),
+            (r#""result":[]"#, "cancel"),
+            (r#""x":1"#, "cancel"),
+        ] {
+            let response = input_response("elicitation/create", &answer(rest));
+            assert_eq!(response.expect(rest), format!(r#"{{"action":"{action}"}}"#));
+        }
+    }
+
+    #[test]
+    fn a_client_that_fails_otherwise_ends_the_call() {
+        for method in ["sampling/createMessage", "roots/list"] {
+            let given = answer(r#""error":{"code":-1,"message":"User said no"}"#);
+            let text = input_response(method, &given).expect_err(method).text;
+            assert_eq!(text, format!("The client did not answer {method}: User said no"));
+            assert!(input_response(method, &answer(r#""result":null"#)).is_err());
+        }
+    }
+
+    #[test]
+    fn a_retry_without_params_gets_some() {
+        for text in [
+            r#"{ "jsonrpc":"2.0","id":7,"method":"x"}"#,
+            r#"{"params":null,"jsonrpc":"2.0","id":7,"method":"x"}"#,
+            r#"{"params":{},"jsonrpc":"2.0","id":7,"method":"x"}"#,
+        ] {
+            let original = Message::parse(text.into(), 64).expect("a request");
+            let state = Bytes::from_static(b"\"s\"");
+            let again = retry(&original, &[], Some(&state));
+            assert_eq!(again.params().as_deref(), Some(&br#"{"requestState":"s"}"#[..]), "{text}");
+            assert_eq!((again.method(), again.id()), ("x", original.id()));
+        }
+        let text = r#"{"jsonrpc":"2.0","id":7,"method":"x","params":[1]}"#;
+        let original = Message::parse(text.into(), 64).expect("a request");
+        assert_eq!(retry(&original, &[], None).text(), text);
+    }
+
+    #[test]
+    fn our_state_takes_the_place_of_the_upstreams_or_is_added() {
+        for (given, expected) in [
+            (
+                r#"{"resultType":"input_required","requestState":"x","n": 1.10}"#,
+                r#"{"requestState":"gw1.\"","resultType":"input_required","n": 1.10}"#,
+            ),
+            (
+                r#"{"resultType":"input_required","inputRequests":{}}"#,
+                r#"{"requestState":"gw1.\"","resultType":"input_required","inputRequests":{}}"#,
+            ),
+        ] {
+            let given = answer(&format!(r#""result":{given}"#));
+            let sealed = with_state(&given, "gw1.\"");
+            assert_eq!(sealed.result().expect("a result"), expected);
+            assert_eq!(sealed.id(), given.id());
+        }
+        let odd = answer(r#""result":5"#);
+        assert_eq!(with_state(&odd, "s").text(), odd.text());
+    }
+}

@@ -10,7 +10,11 @@ mod error;
 mod input;
 mod park;
 mod place;
+#[cfg(test)]
+mod properties;
 mod schema;
+#[cfg(test)]
+mod tests;
 
 pub use answer::{Bridged, Recipient, answer};
 pub use ask::{Unaskable, question};
@@ -77,37 +81,4 @@ pub fn progress(to: ProtocolVersion, text: Chunks) -> Chunks {
 /// The code of an error.
 fn code_of(answer: &Message) -> Option<i64> {
     std::str::from_utf8(&answer.member(Member::ErrorCode)?).ok()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-
-    use super::*;
-
-    #[test]
-    fn progress_loses_its_message_on_the_way_to_the_first_revision_only() {
-        let text = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"message":"m","progress":1.10}}"#;
-        let chunks = Chunks::from(Bytes::from_static(text.as_bytes()));
-        for version in &ProtocolVersion::ALL[1..] {
-            assert_eq!(progress(*version, chunks.clone()).into_bytes(), text);
-        }
-        let bare = progress(ProtocolVersion::V2024_11_05, chunks).into_bytes();
-        assert_eq!(bare, text.replace(r#""message":"m","#, ""));
-        let none = Chunks::from(Bytes::from_static(b"{\"params\":{\"progress\":1}}"));
-        let same = progress(ProtocolVersion::V2024_11_05, none).into_bytes();
-        assert_eq!(same, "{\"params\":{\"progress\":1}}");
-    }
-
-    #[test]
-    fn the_status_goes_by_the_code() {
-        assert_eq!(modern_status(None), 200);
-        assert_eq!(modern_status(Some(-32601)), 404);
-        for code in [-32020, -32021, -32022, -32700, -32600] {
-            assert_eq!(modern_status(Some(code)), 400, "{code}");
-        }
-        for code in [-32602, -32603, -32002, -31001, 1] {
-            assert_eq!(modern_status(Some(code)), 200, "{code}");
-        }
-    }
 }

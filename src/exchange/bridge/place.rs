@@ -272,3 +272,79 @@ pub(super) fn push_member(new: &mut Vec<u8>, name: &str, value: &[u8]) {
     new.push(b':');
     new.extend_from_slice(value);
 }
+
+/// Whether two texts are the same JSON, but for white space and spelling. Members count in their order.
+pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
+    let (mut a, mut b) = (Walk::new(one, 0), Walk::new(other, 0));
+    loop {
+        let (next, facing) = match (a.peek(), b.peek()) {
+            (Some(next), Some(facing)) => (next, facing),
+            (None, None) => return true,
+            _ => return false,
+        };
+        if matches!(next, b'{' | b'}' | b'[' | b']' | b',' | b':') {
+            if next != facing {
+                return false;
+            }
+            a.take(next);
+            b.take(next);
+            continue;
+        }
+        let (Some(left), Some(right)) = (a.skip(), b.skip()) else { return false };
+        if !same_scalar(&one[left], &other[right]) {
+            return false;
+        }
+    }
+}
+
+/// Longest number of which a double holds every digit.
+const EXACT: usize = 15;
+
+fn same_scalar(one: &[u8], other: &[u8]) -> bool {
+    if one == other {
+        return true;
+    }
+    if one.first() == Some(&b'"') {
+        let text = |quoted| serde_json::from_slice::<String>(quoted).ok();
+        return other.first() == Some(&b'"')
+            && text(one).is_some_and(|one| text(other) == Some(one));
+    }
+    let number = |text: &[u8]| {
+        let number: f64 = serde_json::from_slice(text).ok()?;
+        (text.len() <= EXACT).then_some(number)
+    };
+    number(one).is_some_and(|one| number(other) == Some(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_the_same_in_any_spelling() {
+        for (one, other) in [
+            ("{ \"a\" :\n[1.10,\"\u{e9}\"]}", "{\"\\u0061\":[1.1, \"\\u00e9\"]}"),
+            ("1e2", "100"),
+            ("12345678901234567890", "12345678901234567890"),
+            ("\"\\ud800\"", "\"\\ud800\""),
+        ] {
+            assert!(same(one.as_bytes(), other.as_bytes()), "{one} {other}");
+        }
+        for (one, other) in [
+            ("12345678901234567890", "12345678901234567891"),
+            ("1e400", "1e500"),
+            ("[1]", "[1"),
+            ("[1]", "{1]"),
+            ("1", "\"1\""),
+            ("\"a\"", "\"b\""),
+            ("\"a\"", "\"a"),
+            ("\"\\ud800\"", "\"\\udfff\""),
+            ("null", "nil"),
+            ("null", ""),
+            ("[]", "[[]"),
+        ] {
+            assert!(!same(one.as_bytes(), other.as_bytes()), "{one} {other}");
+            assert!(!same(other.as_bytes(), one.as_bytes()), "{one} {other}");
+        }
+    }
+}

@@ -172,3 +172,94 @@ fn members(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &'static str) -> (String, Option<String>) {
+        let given = Bytes::from_static(text.as_bytes());
+        let shown = tool(&given);
+        let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        assert_eq!(shown.wrapped, shown.legacy.is_some());
+        (text(&shown.text), shown.legacy.as_ref().map(text))
+    }
+
+    #[test]
+    fn a_tool_that_everyone_can_take_is_shown_as_it_is() {
+        for text in [
+            r#" { "name" : "t" , "inputSchema":{"type":"object","maximum":1.10},"x":1e400 } "#,
+            r##"{"name":"t","outputSchema":{"$ref":"#/$defs/a","type":"object"}}"##,
+            r#"{"name":"t","outputSchema":null}"#,
+            r#"{"name":"t","outputSchema":[{"type":"array"}]}"#,
+            "[]",
+        ] {
+            assert_eq!(shown(text), (text.to_owned(), None));
+        }
+        let text = Bytes::from_static(b"{\"name\":\"t\"}");
+        assert_eq!(tool(&text).text.as_ptr(), text.as_ptr());
+    }
+
+    #[test]
+    fn how_a_tool_runs_as_a_task_is_not_shown() {
+        let text = r#"{"name":"t","execution":{"taskSupport":"required"},"x":{"execution":1}}"#;
+        let expected = r#"{"name":"t","x":{"execution":1}}"#;
+        assert_eq!(shown(text), (expected.to_owned(), None));
+        let (modern, legacy) = shown(r#"{"execution":{},"outputSchema":{"type":"array"}}"#);
+        assert_eq!(modern, r#"{"outputSchema":{"type":"array"}}"#);
+        let wrapped = r#"{"outputSchema":{"type":"object","properties":{"result":{"type":"array"}},"required":["result"]}}"#;
+        assert_eq!(legacy.as_deref(), Some(wrapped));
+    }
+
+    #[test]
+    fn an_output_schema_whose_root_is_no_object_is_wrapped_for_legacy_clients() {
+        for schema in
+            ["true", "false", "{}", r#"{"type":["object"]}"#, r#"{"anyOf":[{"maximum":1.10}]}"#]
+        {
+            let text = format!(r#"{{"name":"t","outputSchema": {schema} ,"x":1}}"#);
+            let legacy = tool(&text.clone().into()).legacy.expect("another text");
+            let wrapped = format!(
+                r#"{{"type":"object","properties":{{"result":{schema}}},"required":["result"]}}"#
+            );
+            assert_eq!(legacy, text.replace(&format!(" {schema} "), &format!(" {wrapped} ")));
+        }
+    }
+
+    fn wrapped_text(schema: &'static str) -> String {
+        let text = wrapped(&Bytes::from_static(schema.as_bytes())).expect("it is wrapped");
+        String::from_utf8(text.to_vec()).expect("UTF-8")
+    }
+
+    #[test]
+    fn references_follow_the_root_where_they_are_references() {
+        let text = wrapped_text(
+            r##"{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"array","items":{"$ref":"#\/$defs/a~1b"},"not":{"$dynamicRef":"#"},"$defs":{"a/b":{"$ref":"#name"},"$ref":{"$ref":""},"const":{"$ref":"#/items"}},"default":{"$ref":"#/x"},"enum":[{"$ref":"#"}],"examples":[{"$ref":"#"}],"const":{"$ref":"#"}}"##,
+        );
+        assert_eq!(
+            text,
+            r##"{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","properties":{"result":{"type":"array","items":{"$ref":"#/properties/result/$defs/a~1b"},"not":{"$dynamicRef":"#/properties/result"},"$defs":{"a/b":{"$ref":"#name"},"$ref":{"$ref":"#/properties/result"},"const":{"$ref":"#/properties/result/items"}},"default":{"$ref":"#/x"},"enum":[{"$ref":"#"}],"examples":[{"$ref":"#"}],"const":{"$ref":"#"}}},"required":["result"]}"##
+        );
+    }
+
+    #[test]
+    fn references_within_a_resource_of_its_own_stay() {
+        let inner = r##"{"anyOf":[{"$ref":"#/x"}],"$id":"https://a/b"}"##;
+        assert!(wrapped_text(inner).contains(inner));
+        let text = wrapped_text(r##"{"items":{"$ref":"#/x","$id":"own"},"not":{"$ref":"#/y"}}"##);
+        assert!(text.contains(r##"{"$ref":"#/x","$id":"own"}"##), "{text}");
+        assert!(text.contains(r##"{"$ref":"#/properties/result/y"}"##), "{text}");
+        // Once a name of a place was spelled so; and a property may be called so.
+        for other in
+            [r##"{"$id":"#place","$ref":"#/x"}"##, r##"{"properties":{"$id":{"$ref":"#/x"}}}"##]
+        {
+            assert!(wrapped_text(other).contains(r##""#/properties/result/x""##), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_very_deep_schema_does_no_harm() {
+        let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+        let text = Bytes::from(format!(r#"{{"outputSchema":{{"allOf":{deep}}}}}"#));
+        assert!(tool(&text).wrapped);
+    }
+}
