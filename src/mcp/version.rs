@@ -12,6 +12,15 @@ pub enum Era {
 }
 
 impl Era {
+    /// The other one.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Legacy => Self::Modern,
+            Self::Modern => Self::Legacy,
+        }
+    }
+
     /// The label value.
     pub fn as_str(self) -> &'static str {
         match self {

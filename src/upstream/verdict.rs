@@ -47,7 +47,7 @@ impl Verdict {
             return SmallVec::from_slice(&[version.era()]);
         }
         let known = *self.known.lock();
-        let mut plan: SmallVec<[Era; 2]> = SmallVec::from_slice(&[wanted, other(wanted)]);
+        let mut plan: SmallVec<[Era; 2]> = SmallVec::from_slice(&[wanted, wanted.other()]);
         let refused = |era: Era| matches!(known.of(era), Tried::Refused(at) if now.saturating_duration_since(at) < REFUSED_FOR);
         if !plan.iter().all(|era| refused(*era)) {
             plan.retain(|era| !refused(*era));
@@ -89,13 +89,6 @@ impl Known {
             Era::Legacy => &mut self.legacy,
             Era::Modern => &mut self.modern,
         }
-    }
-}
-
-fn other(era: Era) -> Era {
-    match era {
-        Era::Legacy => Era::Modern,
-        Era::Modern => Era::Legacy,
     }
 }
 

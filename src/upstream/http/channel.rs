@@ -1,4 +1,5 @@
-//! How one upstream session is spoken to: its headers, and what is sent beside calls.
+//! How one upstream is spoken to over one link: the headers of its session, if there are sessions, and what is sent beside
+//! calls.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::judge::{Invalid, Judged};
 use super::reply::Reply;
 use super::timer::Timer;
 use crate::jsonrpc::{Chunks, Id, Message, result_response};
-use crate::mcp::{ProtocolVersion, SESSION_HEADER, VERSION_HEADER};
+use crate::mcp::{Era, ProtocolVersion, SESSION_HEADER, VERSION_HEADER};
 use crate::upstream::CallError;
 use crate::upstream::link::LinkContext;
 
@@ -28,11 +29,13 @@ pub(super) const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
 /// `last-event-id`
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// The headers of one upstream session, made once, and the connections they go over.
+/// The headers of one link, made once, and the connections they go over.
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) context: LinkContext,
     pub(super) endpoint: Arc<Endpoint>,
+    /// Whether there are sessions.
+    pub(super) era: Era,
     /// Headers of every POST.
     pub(super) post: HeaderMap,
     /// Headers of every GET and DELETE.
@@ -50,6 +53,7 @@ impl Channel {
         session: Option<HeaderValue>,
         version: Option<ProtocolVersion>,
     ) -> Arc<Self> {
+        let era = version.map_or(Era::Legacy, ProtocolVersion::era);
         let mut post = endpoint.headers.clone();
         let has_session = session.is_some();
         if let Some(session) = session {
@@ -63,7 +67,7 @@ impl Channel {
         let mut get = post.clone();
         get.remove(CONTENT_TYPE);
         get.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        Arc::new(Self { context, endpoint, post, get, has_session, ids: AtomicU64::new(1) })
+        Arc::new(Self { context, endpoint, era, post, get, has_session, ids: AtomicU64::new(1) })
     }
 
     /// The session id of an `initialize` answer (visible ASCII, MCP 2025-11-25, transports).
@@ -91,15 +95,31 @@ impl Channel {
         timer: &mut Timer<'_>,
         written: &mut bool,
     ) -> Result<Reply<'_>, CallError> {
-        let out = Outgoing { method: Method::POST, headers: &self.post, body };
+        self.post_with(&[], body, timer, written).await
+    }
+
+    /// POSTs with headers of this request alone.
+    pub(super) async fn post_with(
+        &self,
+        extra: &[(HeaderName, HeaderValue)],
+        body: &(dyn Fn() -> Chunks + Sync),
+        timer: &mut Timer<'_>,
+        written: &mut bool,
+    ) -> Result<Reply<'_>, CallError> {
+        let out = Outgoing { method: Method::POST, headers: &self.post, extra, body };
         self.endpoint.send(&out, Via::Pool, timer, written).await
     }
 
     /// POSTs what has no answer. Any 2xx is fine.
-    pub(super) async fn deliver(&self, text: &Chunks, limit: Duration) -> Result<(), CallError> {
+    pub(super) async fn deliver(
+        &self,
+        text: &Chunks,
+        extra: &[(HeaderName, HeaderValue)],
+        limit: Duration,
+    ) -> Result<(), CallError> {
         let sleep = pin!(Timer::sleep(limit, limit));
         let mut timer = Timer::new(sleep, limit, limit);
-        let reply = self.post(&|| text.clone(), &mut timer, &mut false).await?;
+        let reply = self.post_with(extra, &|| text.clone(), &mut timer, &mut false).await?;
         if !reply.status().is_success() {
             let refusal = reply.refusal();
             reply.finish(&mut timer).await;
@@ -114,7 +134,7 @@ impl Channel {
         let channel = Arc::clone(self);
         let Ok(runtime) = Handle::try_current() else { return };
         let deliver = async move {
-            if let Err(error) = channel.deliver(&text, BACKGROUND).await {
+            if let Err(error) = channel.deliver(&text, &[], BACKGROUND).await {
                 tracing::debug!(upstream = %channel.context.name, %error, "a message was not taken");
             }
         };

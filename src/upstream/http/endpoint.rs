@@ -46,6 +46,8 @@ pub(in crate::upstream) struct Endpoint {
 pub(super) struct Outgoing<'a> {
     pub(super) method: Method,
     pub(super) headers: &'a HeaderMap,
+    /// Headers of this request alone.
+    pub(super) extra: &'a [(HeaderName, HeaderValue)],
     pub(super) body: &'a (dyn Fn() -> Chunks + Sync),
 }
 
@@ -209,7 +211,11 @@ impl Endpoint {
         let mut request = Request::new(body);
         *request.method_mut() = out.method.clone();
         *request.uri_mut() = Uri::clone(&self.current.load());
-        *request.headers_mut() = out.headers.clone();
+        let headers = request.headers_mut();
+        *headers = out.headers.clone();
+        for (name, value) in out.extra {
+            headers.insert(name.clone(), value.clone());
+        }
         request
     }
 

@@ -6,29 +6,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use smallvec::SmallVec;
 
 use super::channel::Channel;
+use super::discover::tells_of_the_era;
 use super::endpoint::{Endpoint, Outgoing, Via};
 use super::judge::{Dialect, judge_text};
 use super::listen::Listener;
 use super::reply::{Media, Reply};
 use super::stream::Answers;
 use super::timer::Timer;
-use crate::jsonrpc::{Answer, Chunks, Message};
+use crate::jsonrpc::{Answer, Chunks, Member, Message};
 use crate::mcp::ProtocolVersion;
-use crate::upstream::call::{CallerId, Client, OutCall};
+use crate::upstream::CallError;
+use crate::upstream::call::OutCall;
 use crate::upstream::link::{Hello, LinkContext};
-use crate::upstream::{CallError, Events};
 
 /// How long the end of a session may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Why a call failed, and whether the session is gone with it.
+/// Why a call failed, and whether the link is gone with it.
 #[derive(Debug)]
 pub(in crate::upstream) enum Failed {
     /// The upstream does not know the session any more: it did not run the call.
     SessionLost(CallError),
+    /// The upstream does not speak like that any more: it did not run the call.
+    EraLost(CallError),
     /// Anything else.
     Call(CallError),
 }
@@ -37,7 +39,25 @@ impl Failed {
     /// The error alone.
     pub(in crate::upstream) fn into_error(self) -> CallError {
         match self {
-            Self::SessionLost(error) | Self::Call(error) => error,
+            Self::SessionLost(error) | Self::EraLost(error) | Self::Call(error) => error,
+        }
+    }
+}
+
+/// Why a link was not opened.
+#[derive(Debug)]
+pub(in crate::upstream) enum Unopened {
+    /// The upstream answered as one does that does not speak like that.
+    Refused(CallError),
+    /// Anything else, which says nothing of the eras that it speaks.
+    Failed(CallError),
+}
+
+impl Unopened {
+    /// The error alone.
+    pub(in crate::upstream) fn into_error(self) -> CallError {
+        match self {
+            Self::Refused(error) | Self::Failed(error) => error,
         }
     }
 }
@@ -62,15 +82,21 @@ impl HttpLink {
     pub(in crate::upstream) async fn open(
         context: LinkContext,
         endpoint: Arc<Endpoint>,
-    ) -> Result<Arc<Self>, CallError> {
+    ) -> Result<Arc<Self>, Unopened> {
         endpoint.forget_redirects();
-        let (channel, answer) = introduce(context, endpoint).await?;
+        let (channel, status, answer) = introduce(context, endpoint).await?;
         let context = &channel.context;
         let hello = match context.read_hello(&answer) {
             Ok(hello) => hello,
             Err(error) => {
                 end_session(&channel).await;
-                return Err(error);
+                let refused = answer.answer() == Answer::Error
+                    && (status.is_success() || tells_of_the_era(status));
+                return Err(if refused {
+                    Unopened::Refused(error)
+                } else {
+                    Unopened::Failed(error)
+                });
             }
         };
         let session = channel.post.get(super::channel::SESSION).cloned();
@@ -78,10 +104,10 @@ impl HttpLink {
         let channel = Channel::new(context.clone(), endpoint, session, Some(hello.version));
         let text = Message::notification("notifications/initialized", None);
         let limit = channel.context.config.timeout;
-        match channel.deliver(&text.text().clone().into(), limit).await {
+        match channel.deliver(&text.text().clone().into(), &[], limit).await {
             // Some servers do not take it and serve well.
             Ok(()) | Err(CallError::Status { .. }) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(Unopened::Failed(error)),
         }
         let listener = Listener::new();
         Arc::clone(&listener).listen(&channel);
@@ -107,7 +133,7 @@ impl HttpLink {
     /// One notification.
     pub(in crate::upstream) async fn notify(&self, message: &Message) -> Result<(), CallError> {
         let text = message.text().clone().into();
-        self.channel.deliver(&text, self.channel.context.config.timeout).await
+        self.channel.deliver(&text, &[], self.channel.context.config.timeout).await
     }
 
     /// What the upstream said at `initialize`.
@@ -152,33 +178,31 @@ impl Drop for CancelGuard<'_> {
     }
 }
 
-/// Sends `initialize`. What comes back is the channel with the session id, and the answer.
+/// Sends `initialize`. What comes back is the channel with the session id, and the answer with its HTTP status.
 async fn introduce(
     context: LinkContext,
     endpoint: Arc<Endpoint>,
-) -> Result<(Arc<Channel>, Message), CallError> {
+) -> Result<(Arc<Channel>, StatusCode, Message), Unopened> {
     let limit = context.config.timeout;
-    let call = OutCall {
-        message: context.initialize(),
-        edits: SmallVec::new(),
-        caller: CallerId::GATEWAY,
-        client: Client::default(),
-        params: None,
-        timeout: limit,
-        max_timeout: limit,
-        events: Events::closed(),
-    };
+    let call = context.own_call(context.initialize(), limit);
     let sleep = pin!(Timer::sleep(limit, limit));
     let mut timer = Timer::new(sleep, limit, limit);
     let unknown = Channel::new(context.clone(), Arc::clone(&endpoint), None, None);
     let id = unknown.mint();
     let reply = unknown
         .post(&|| call.text(id, ProtocolVersion::NEWEST_LEGACY), &mut timer, &mut false)
-        .await?;
-    let session = unknown.session_of(&reply)?;
+        .await
+        .map_err(Unopened::Failed)?;
+    let status = reply.status();
+    let session = unknown.session_of(&reply).map_err(Unopened::Failed)?;
     let channel = Channel::new(context, endpoint, session, None);
-    let answer = settle(&channel, &call, id, reply, &mut timer).await;
-    Ok((Arc::clone(&channel), answer.map_err(Failed::into_error)?))
+    match settle(&channel, &call, id, reply, &mut timer).await.map_err(Failed::into_error) {
+        Ok(answer) => Ok((channel, status, answer)),
+        Err(error @ CallError::Status { status: 400 | 404 | 405, retry_after: None, .. }) => {
+            Err(Unopened::Refused(error))
+        }
+        Err(error) => Err(Unopened::Failed(error)),
+    }
 }
 
 /// Sends one request and waits for its answer.
@@ -194,7 +218,7 @@ async fn exchange(
     settle(channel, call, id, reply, timer).await
 }
 
-/// Reads the answer, whatever form it has.
+/// Reads the answer, whatever status and form it has.
 async fn settle<'a>(
     channel: &'a Arc<Channel>,
     call: &'a OutCall,
@@ -202,11 +226,22 @@ async fn settle<'a>(
     reply: Reply<'a>,
     timer: &mut Timer<'_>,
 ) -> Result<Message, Failed> {
-    let status = reply.status();
-    if !status.is_success() {
+    if !reply.status().is_success() {
         // Boxed: the future of a call stays small where it is answered in one piece.
         return Box::pin(refused(channel, id, reply, timer)).await;
     }
+    taken(channel, call, id, reply, timer).await
+}
+
+/// Reads the answer that a 2xx status brings, whatever form it has.
+pub(super) async fn taken<'a>(
+    channel: &'a Arc<Channel>,
+    call: &'a OutCall,
+    id: u64,
+    reply: Reply<'a>,
+    timer: &mut Timer<'_>,
+) -> Result<Message, Failed> {
+    let status = reply.status();
     reply.check_encoding()?;
     if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
         reply.finish(timer).await;
@@ -263,12 +298,19 @@ fn failed(
     if lost { Failed::SessionLost(error) } else { Failed::Call(error) }
 }
 
-fn is_of_this_hop(status: StatusCode) -> bool {
+/// Whether a status is about the request as HTTP has it, not about what was asked.
+pub(super) fn is_of_this_hop(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 406 | 407 | 415 | 421 | 431)
 }
 
+/// The code of an error.
+pub(super) fn error_code(answer: &Message) -> Option<i64> {
+    let code = answer.member(Member::ErrorCode)?;
+    std::str::from_utf8(&code).ok()?.parse().ok()
+}
+
 /// How servers word that they do not know a session.
-fn is_about_the_session(answer: &Message) -> bool {
+pub(super) fn is_about_the_session(answer: &Message) -> bool {
     const GONE: [&str; 11] = [
         "missing",
         "not found",
@@ -296,7 +338,12 @@ async fn end_session(channel: &Channel) {
     }
     let sleep = pin!(Timer::sleep(GOODBYE, GOODBYE));
     let mut timer = Timer::new(sleep, GOODBYE, GOODBYE);
-    let out = Outgoing { method: Method::DELETE, headers: &channel.get, body: &Chunks::default };
+    let out = Outgoing {
+        method: Method::DELETE,
+        headers: &channel.get,
+        extra: &[],
+        body: &Chunks::default,
+    };
     match channel.endpoint.send(&out, Via::Pool, &mut timer, &mut false).await {
         Ok(reply) => reply.finish(&mut timer).await,
         Err(error) => tracing::debug!(%error, "a session was not ended"),

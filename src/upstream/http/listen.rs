@@ -135,7 +135,8 @@ async fn open<'a>(
     if let Some(id) = place.last_id.as_ref().and_then(|id| HeaderValue::from_bytes(id).ok()) {
         headers.insert(LAST_EVENT_ID, id);
     }
-    let out = Outgoing { method: Method::GET, headers: &headers, body: &Chunks::default };
+    let out =
+        Outgoing { method: Method::GET, headers: &headers, extra: &[], body: &Chunks::default };
     let reply = channel.endpoint.send(&out, Via::Own, &mut timer, &mut false).await?;
     let status = reply.status();
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {

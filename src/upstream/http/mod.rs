@@ -3,11 +3,14 @@
 mod body;
 mod channel;
 mod conn;
+mod discover;
 mod endpoint;
 mod link;
 mod listen;
+mod modern;
 mod plain;
 mod reply;
+mod standard;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -17,6 +20,7 @@ mod worker;
 use super::judge;
 
 pub(in crate::upstream) use endpoint::Endpoint;
-pub(in crate::upstream) use link::{Failed, HttpLink};
+pub(in crate::upstream) use link::{Failed, HttpLink, Unopened};
+pub(in crate::upstream) use modern::ModernLink;
 pub(in crate::upstream) use plain::Plain;
 pub use worker::{set_worker, worker};

@@ -112,7 +112,7 @@ impl Plain {
         body: &(dyn Fn() -> Chunks + Sync),
         timer: &mut Timer<'_>,
     ) -> Result<Reply<'a>, CallError> {
-        let out = Outgoing { method: Method::POST, headers: &self.headers, body };
+        let out = Outgoing { method: Method::POST, headers: &self.headers, extra: &[], body };
         endpoint.send(&out, Via::Pool, timer, &mut false).await
     }
 }

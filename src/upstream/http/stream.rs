@@ -18,6 +18,7 @@ use super::judge::{Dialect, Judged, judge, rejected};
 use super::reply::{Media, Reply};
 use super::timer::Timer;
 use crate::jsonrpc::{Body, Chunks, Id, Kind, Limits, Member, Message, parse_answers};
+use crate::mcp::Era;
 use crate::upstream::CallError;
 use crate::upstream::call::{Ask, AskReply, CallEvent, OutCall, refused, restore_token};
 use crate::upstream::link::{MAX_DEPTH, NoticeKind};
@@ -160,7 +161,8 @@ impl<'a> Answers<'a> {
         if event.retry.is_some() {
             self.retry = event.retry;
         }
-        if event.id.is_some() {
+        // Without sessions, ids mean nothing: there is no going on.
+        if event.id.is_some() && self.channel.era == Era::Legacy {
             if self.last_id.is_none() && event.data.is_empty() {
                 let _ = self.call.events.try_send(CallEvent::Streaming);
             }
@@ -272,7 +274,10 @@ impl<'a> Answers<'a> {
 
     /// A question: a ping is answered here, anything else is put to the caller.
     async fn asked(&mut self, message: Message, timer: &mut Timer<'_>) -> Result<(), CallError> {
-        let Some(id) = message.id() else { return Ok(()) };
+        let Some(id) = message.id().filter(|_| self.channel.era == Era::Legacy) else {
+            self.channel.endpoint.metrics.stray.inc();
+            return Ok(());
+        };
         if message.method() == "ping" {
             self.channel.pong(&id);
             return Ok(());
@@ -322,7 +327,8 @@ impl<'a> Answers<'a> {
     ) -> Result<Option<Reply<'a>>, CallError> {
         let mut headers: HeaderMap = self.channel.get.clone();
         headers.insert(LAST_EVENT_ID, last_id);
-        let out = Outgoing { method: Method::GET, headers: &headers, body: &Chunks::default };
+        let out =
+            Outgoing { method: Method::GET, headers: &headers, extra: &[], body: &Chunks::default };
         let reply = self.channel.endpoint.send(&out, Via::Own, timer, &mut true).await?;
         let streams = reply.status() == StatusCode::OK && reply.media() == Media::EventStream;
         if streams && reply.check_encoding().is_ok() {

@@ -35,8 +35,7 @@ impl Upstream {
         let failed = self.health.failed.load(Ordering::Relaxed);
         let down = || State::Down(self.health.why.lock().clone());
         // Whether an address is reached is known from the last attempt only; a child is known to live.
-        let is_child = self.config.url.is_none() && self.config.command.is_some();
-        if failed && !is_child {
+        if failed && !self.is_child() {
             return down();
         }
         if self.config.protocol == Protocol::JsonRpc {

@@ -1,5 +1,6 @@
 //! One logical upstream: its links by key, opened lazily and once, retired when nobody uses them.
 
+mod era;
 mod health;
 mod opening;
 mod retiring;
@@ -22,7 +23,7 @@ use self::health::Health;
 pub use self::health::State;
 use self::opening::Hold;
 use self::slot::{Link, Slot, Visit};
-use super::http::{Endpoint, Failed, Plain};
+use super::http::{Endpoint, Plain};
 use super::stdio::{Backoff, Process};
 use super::verdict::Verdict;
 use super::{Answered, CallError, Hello, LinkKey, Notice, OutCall};
@@ -60,7 +61,10 @@ pub struct UpstreamDeps {
 
 /// Keeps a link from being retired though no call uses it.
 #[derive(Debug)]
-pub struct Kept(#[expect(dead_code, reason = "held for its drop")] Visit);
+pub struct Kept {
+    _now: Visit,
+    _other: Option<Visit>,
+}
 
 /// One logical upstream.
 #[derive(Debug)]
@@ -139,31 +143,26 @@ impl Upstream {
         key: &LinkKey,
         mut call: OutCall,
     ) -> Result<Answered, CallError> {
-        let visit = self.visit(key)?;
         let began = Instant::now();
         let mut again = true;
         loop {
-            let link = match self.link(&visit.slot, key, call.timeout.min(call.max_timeout)).await?
-            {
-                Link::Http(link) => link,
+            let (visit, link) = self.reach(key, call.timeout.min(call.max_timeout)).await?;
+            let version = link.hello().version;
+            let result = match &link {
+                Link::Http(link) => link.call(&call).await,
+                Link::Modern(link) => link.call(&call).await,
                 Link::Stdio(link) => {
-                    let version = link.hello().version;
                     let result = Box::pin(link.call(call)).await;
                     return self.noted(result.map(|message| Answered { message, version }));
                 }
             };
-            match link.call(&call).await {
-                Err(Failed::SessionLost(_)) if again => self.lose(&visit.slot, &link),
-                Err(failed) => {
-                    if matches!(failed, Failed::SessionLost(_)) {
-                        self.lose(&visit.slot, &link);
-                    }
-                    return self.noted(Err(failed.into_error()));
-                }
-                Ok(message) => {
-                    let version = link.hello().version;
-                    return self.noted(Ok(Answered { message, version }));
-                }
+            let failed = match result {
+                Ok(message) => return self.noted(Ok(Answered { message, version })),
+                Err(failed) => failed,
+            };
+            let lost = self.drop_lost(&visit.slot, &link, &failed);
+            if !(lost && again) {
+                return self.noted(Err(failed.into_error()));
             }
             again = false;
             call.max_timeout = call.max_timeout.saturating_sub(began.elapsed());
@@ -175,7 +174,7 @@ impl Upstream {
         key: &LinkKey,
         message: &Message,
     ) -> Result<(), CallError> {
-        let visit = self.links.get(key).map(|slot| Visit::begin(&slot));
+        let visit = self.links.get(&*self.place_now(key)).map(|slot| Visit::begin(&slot));
         match visit.as_ref().and_then(|visit| visit.slot.open_link()) {
             Some(link) if link.is_up() => link.notify(message).await,
             Some(_) | None => Ok(()),
@@ -183,15 +182,15 @@ impl Upstream {
     }
     /// MCP: opens the link if it is not open and tells what the upstream said.
     pub async fn hello(self: &Arc<Self>, key: &LinkKey) -> Result<Arc<Hello>, CallError> {
-        let visit = self.visit(key)?;
         let limit = self.config.timeout.max(self.config.start_timeout);
-        let hello = self.link(&visit.slot, key, limit).await?.hello();
+        let (_visit, link) = self.reach(key, limit).await?;
+        let hello = link.hello();
         self.known.store(Some(Arc::clone(&hello)));
         Ok(hello)
     }
     /// MCP: whether the link with that key is open now.
     pub fn is_open(&self, key: &LinkKey) -> bool {
-        let link = self.links.get(key).and_then(|slot| slot.open_link());
+        let link = self.links.get(&*self.place_now(key)).and_then(|slot| slot.open_link());
         link.is_some_and(|link| link.is_up())
     }
     /// MCP: what any link of this upstream last heard; kept while it is down.
@@ -227,7 +226,7 @@ impl Upstream {
     }
     /// The key of the link that calls with `key` go over: of the era in which the upstream is really spoken to.
     pub fn link_of(&self, key: &LinkKey) -> LinkKey {
-        key.clone()
+        self.place_now(key).into_owned()
     }
     /// MCP: wants to hear of updates of a resource, for upstreams without `resources/subscribe` (2026-07-28): their
     /// `subscriptions/listen` is widened. `key` as [`Upstream::link_of`] gives it.
@@ -244,7 +243,14 @@ impl Upstream {
     }
     /// MCP: the link with that key, opened or not, is not retired as long as what is returned lives.
     pub fn keep(self: &Arc<Self>, key: &LinkKey) -> Result<Kept, CallError> {
-        self.visit(key).map(Kept)
+        let now = self.place_now(key);
+        let visit = self.visit(&now)?;
+        // As long as nothing is open it may turn out to be that of the other era.
+        let other = match visit.slot.open_link() {
+            Some(_) => None,
+            None => Some(self.visit(&self.place(key, now.era.other()))?),
+        };
+        Ok(Kept { _now: visit, _other: other })
     }
     /// Whether nothing is known of it yet, and it has not failed either: its first answer may be near.
     pub fn may_come_up(&self) -> bool {

@@ -11,9 +11,9 @@ use tokio::time::{Instant, timeout};
 use super::slot::{Flight, Found, Landed, Link, Slot, Visit};
 use super::{MAX_LINKS, Upstream};
 use crate::mcp::{ClientCaps, Era};
-use crate::upstream::http::{Endpoint, HttpLink, Plain};
+use crate::upstream::http::{Endpoint, Plain};
 use crate::upstream::link::{Inlet, LinkContext};
-use crate::upstream::stdio::{Process, StdioLink};
+use crate::upstream::stdio::Process;
 use crate::upstream::{CallError, LinkKey, LinkScope, NoticeKind};
 
 impl Upstream {
@@ -37,27 +37,26 @@ impl Upstream {
         Ok(Visit::begin(&slot))
     }
 
-    /// The link of a slot, opened if it is not; waits no longer than `limit`.
-    pub(super) async fn link(
+    /// What was found in a slot, opened if it is not; waits no longer than `limit`, then it is `None`.
+    pub(super) async fn landed(
         self: &Arc<Self>,
         slot: &Arc<Slot>,
         key: &LinkKey,
+        found: Found,
         limit: Duration,
-    ) -> Result<Link, CallError> {
-        let flight = match slot.find() {
-            Found::Open(link) => return Ok(link),
+    ) -> Option<Landed> {
+        let flight = match found {
+            Found::Open(link) => return Some(Landed::Open(link)),
             Found::Opening(flight) => flight,
             Found::Yours(sender, flight) => {
                 self.take_off(slot, key, sender);
                 flight
             }
         };
-        match Box::pin(timeout(limit, landing(flight))).await {
-            Ok(Some(Ok(link))) => Ok(link),
-            Ok(Some(Err(error))) => Err(error.again()),
-            Ok(None) => Err(self.unreachable("opening it was interrupted")),
-            Err(_) => Err(CallError::Timeout { upstream: self.name.clone(), after: limit }),
-        }
+        let landed = timeout(limit, landing(flight)).await.ok()?;
+        Some(landed.unwrap_or_else(|| {
+            Landed::Failed(Arc::new(self.unreachable("opening it was interrupted")))
+        }))
     }
 
     /// Opens a link in a task of its own: no caller's hanging up interrupts it for the others.
@@ -70,14 +69,26 @@ impl Upstream {
         let (upstream, slot, key) = (Arc::clone(self), Arc::clone(slot), key.clone());
         self.deps.tasks.spawn(async move {
             let landed = tokio::select! {
-                () = upstream.stop.cancelled() => Err(upstream.unreachable("it is being stopped")),
+                () = upstream.stop.cancelled() => {
+                    Landed::Failed(Arc::new(upstream.unreachable("it is being stopped")))
+                }
                 landed = upstream.open(&key) => landed,
             };
-            let notice = upstream.land(&slot, landed.map_err(Arc::new), sender).await;
-            if let Some(notice) = notice {
-                upstream.inlet(&key).send(notice).await;
-            }
+            upstream.arrive(&slot, &key, landed, sender).await;
         });
+    }
+
+    /// Notes what an opening came to, tells those who wait, and reports it.
+    pub(super) async fn arrive(
+        &self,
+        slot: &Slot,
+        key: &LinkKey,
+        landed: Landed,
+        sender: watch::Sender<Option<Landed>>,
+    ) {
+        if let Some(notice) = self.land(slot, landed, sender).await {
+            self.inlet(key).send(notice).await;
+        }
     }
 
     /// Notes what an opening came to, and tells those who wait. What is returned is to be reported.
@@ -88,19 +99,20 @@ impl Upstream {
         sender: watch::Sender<Option<Landed>>,
     ) -> Option<NoticeKind> {
         let wanted = slot.land(&landed);
-        if let (Ok(link), false) = (&landed, wanted) {
+        if let (Landed::Open(link), false) = (&landed, wanted) {
             link.close().await;
         }
         let notice = match &landed {
-            Ok(link) => {
+            Landed::Open(link) => {
                 self.known.store(Some(link.hello()));
                 self.reached();
                 self.hold.clear();
                 slot.was_open(true);
                 // A child says so itself, each time that it serves again.
-                matches!(link, Link::Http(_)).then_some(NoticeKind::Opened)
+                (!matches!(link, Link::Stdio(_))).then_some(NoticeKind::Opened)
             }
-            Err(error) => {
+            Landed::Elsewhere => slot.was_open(false).then_some(NoticeKind::Lost),
+            Landed::Failed(error) => {
                 self.failed(error);
                 self.hold.note(error, Instant::now());
                 slot.was_open(false).then_some(NoticeKind::Lost)
@@ -108,17 +120,6 @@ impl Upstream {
         };
         sender.send_replace(Some(landed));
         notice.filter(|_| wanted)
-    }
-
-    async fn open(self: &Arc<Self>, key: &LinkKey) -> Result<Link, CallError> {
-        if let Some(error) = self.hold.refusal(Instant::now()) {
-            return Err(error);
-        }
-        if self.config.url.is_none() && self.config.command.is_some() {
-            return StdioLink::open(self.context(key)).await.map(Link::Stdio);
-        }
-        let (endpoint, _) = self.dialled().await?;
-        HttpLink::open(self.context(key), Arc::clone(endpoint)).await.map(Link::Http)
     }
 
     /// What is dialled over HTTP; its child, if it has one, is started and waited for.
@@ -135,7 +136,7 @@ impl Upstream {
         Ok(http)
     }
 
-    fn context(&self, key: &LinkKey) -> LinkContext {
+    pub(super) fn context(&self, key: &LinkKey) -> LinkContext {
         LinkContext {
             name: self.name.clone(),
             config: Arc::clone(&self.config),
@@ -159,7 +160,7 @@ impl Upstream {
         if closing { Err(self.unreachable("it is being stopped")) } else { Ok(()) }
     }
 
-    fn unreachable(&self, what: &str) -> CallError {
+    pub(super) fn unreachable(&self, what: &str) -> CallError {
         CallError::Connect { upstream: self.name.clone(), what: what.to_owned(), source: None }
     }
 }
@@ -175,7 +176,7 @@ pub(super) struct Hold(Mutex<Option<(Instant, CallError)>>);
 
 impl Hold {
     /// The refusal, with what is left of the wait.
-    fn refusal(&self, now: Instant) -> Option<CallError> {
+    pub(super) fn refusal(&self, now: Instant) -> Option<CallError> {
         let hold = self.0.lock();
         let (until, error) = hold.as_ref()?;
         let left = until.checked_duration_since(now).filter(|left| !left.is_zero())?;

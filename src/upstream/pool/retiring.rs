@@ -7,16 +7,27 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::slot::Slot;
+use super::slot::{Link, Slot};
 use super::{SWEEP, UNUSED, Upstream};
-use crate::upstream::http::HttpLink;
+use crate::upstream::http::Failed;
 use crate::upstream::{LinkKey, LinkScope, Notice, NoticeKind};
 
 impl Upstream {
-    /// The upstream does not know the session of that link any more.
-    pub(super) fn lose(&self, slot: &Slot, link: &Arc<HttpLink>) {
+    /// The upstream does not know that link any more.
+    fn lose(&self, slot: &Slot, link: &Link) {
         link.abandon();
         slot.lose(link);
+    }
+
+    /// Gives up the link of a call that failed, if that is why; whether it was.
+    pub(super) fn drop_lost(&self, slot: &Slot, link: &Link, failed: &Failed) -> bool {
+        match failed {
+            Failed::SessionLost(_) => {}
+            Failed::EraLost(_) => self.verdict.forget(),
+            Failed::Call(_) => return false,
+        }
+        self.lose(slot, link);
+        true
     }
 
     /// Closes the link of a slot that was taken out of the table.

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::jsonrpc::Message;
-use crate::upstream::http::HttpLink;
+use crate::upstream::http::{HttpLink, ModernLink};
 use crate::upstream::stdio::StdioLink;
 use crate::upstream::{CallError, Hello};
 
@@ -18,6 +18,8 @@ use crate::upstream::{CallError, Hello};
 pub(super) enum Link {
     /// A session over Streamable HTTP. A lost one is replaced by another link.
     Http(Arc<HttpLink>),
+    /// An upstream without sessions over Streamable HTTP. A lost one is replaced by another link.
+    Modern(Arc<ModernLink>),
     /// A child. It is started again behind the same link.
     Stdio(Arc<StdioLink>),
 }
@@ -27,6 +29,7 @@ impl Link {
     fn is_usable(&self) -> bool {
         match self {
             Self::Http(link) => link.is_open(),
+            Self::Modern(link) => link.is_open(),
             Self::Stdio(_) => true,
         }
     }
@@ -35,14 +38,16 @@ impl Link {
     pub(super) fn is_up(&self) -> bool {
         match self {
             Self::Http(link) => link.is_open(),
+            Self::Modern(link) => link.is_open(),
             Self::Stdio(link) => link.is_open(),
         }
     }
 
-    /// What the upstream said at the last `initialize`.
+    /// What the upstream said of itself last.
     pub(super) fn hello(&self) -> Arc<Hello> {
         match self {
             Self::Http(link) => link.hello(),
+            Self::Modern(link) => link.hello(),
             Self::Stdio(link) => link.hello(),
         }
     }
@@ -51,6 +56,7 @@ impl Link {
     pub(super) async fn notify(&self, message: &Message) -> Result<(), CallError> {
         match self {
             Self::Http(link) => link.notify(message).await,
+            Self::Modern(link) => link.notify(message).await,
             Self::Stdio(link) => link.notify(message).await,
         }
     }
@@ -59,13 +65,40 @@ impl Link {
     pub(super) async fn close(&self) {
         match self {
             Self::Http(link) => link.close().await,
+            Self::Modern(link) => link.close(),
             Self::Stdio(link) => link.close().await,
+        }
+    }
+
+    /// The upstream does not know it any more: nothing is left to end there.
+    pub(super) fn abandon(&self) {
+        match self {
+            Self::Http(link) => link.abandon(),
+            Self::Modern(link) => link.close(),
+            Self::Stdio(_) => {}
+        }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Http(one), Self::Http(two)) => Arc::ptr_eq(one, two),
+            (Self::Modern(one), Self::Modern(two)) => Arc::ptr_eq(one, two),
+            (Self::Stdio(one), Self::Stdio(two)) => Arc::ptr_eq(one, two),
+            (Self::Http(_) | Self::Modern(_) | Self::Stdio(_), _) => false,
         }
     }
 }
 
 /// What opening a link came to, for everybody who waits for it.
-pub(super) type Landed = Result<Link, Arc<CallError>>;
+#[derive(Clone, Debug)]
+pub(super) enum Landed {
+    /// It is open.
+    Open(Link),
+    /// The upstream is spoken to in the other era: over the link of another slot.
+    Elsewhere,
+    /// It was not opened.
+    Failed(Arc<CallError>),
+}
 
 /// Arrives once; the sender is gone when the opening was interrupted.
 pub(super) type Flight = watch::Receiver<Option<Landed>>;
@@ -143,8 +176,8 @@ impl Slot {
         let mut content = self.content.write();
         let wanted = !self.ended.load(Ordering::Acquire);
         *content = match landed {
-            Ok(link) if wanted => Content::Open(link.clone()),
-            Ok(_) | Err(_) => Content::Empty,
+            Landed::Open(link) if wanted => Content::Open(link.clone()),
+            Landed::Open(_) | Landed::Elsewhere | Landed::Failed(_) => Content::Empty,
         };
         wanted
     }
@@ -155,9 +188,9 @@ impl Slot {
     }
 
     /// Empties it, if that link is still there.
-    pub(super) fn lose(&self, lost: &Arc<HttpLink>) {
+    pub(super) fn lose(&self, lost: &Link) {
         let mut content = self.content.write();
-        if matches!(&*content, Content::Open(Link::Http(link)) if Arc::ptr_eq(link, lost)) {
+        if matches!(&*content, Content::Open(link) if link.is(lost)) {
             *content = Content::Empty;
         }
     }

@@ -4,6 +4,8 @@ mod answers;
 mod asks;
 mod children;
 mod connections;
+mod eras;
+mod modern;
 mod plain;
 mod sessions;
 mod streams;
@@ -85,6 +87,14 @@ impl Rig {
         Ok(String::from_utf8_lossy(answer.message.text()).into_owned())
     }
 
+    /// The same for a client without a session.
+    async fn call_modern(&self, method: &str, params: &str) -> Result<String, CallError> {
+        let key = sessionless();
+        let called = self.upstream.call(&key, request(method, params));
+        let answer = timeout(PATIENCE, called).await.expect("an outcome in time")?;
+        Ok(String::from_utf8_lossy(answer.message.text()).into_owned())
+    }
+
     /// The kind of the next notice.
     async fn notice(&mut self) -> NoticeKind {
         let notice = timeout(PATIENCE, self.notices.recv()).await.expect("a notice in time");
@@ -108,6 +118,11 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 
 fn shared() -> LinkKey {
     LinkKey { scope: LinkScope::Shared, caps: ClientCaps::NONE, era: Era::Legacy }
+}
+
+/// The key of a client without a session.
+fn sessionless() -> LinkKey {
+    LinkKey { era: Era::Modern, ..shared() }
 }
 
 /// A request of a client, whose events nobody hears.

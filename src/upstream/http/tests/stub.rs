@@ -91,6 +91,18 @@ impl Back {
     pub(crate) async fn end(&mut self) {
         self.bytes("0\r\n\r\n").await;
     }
+    /// Resolves when the other side has closed the connection.
+    pub(crate) async fn closed(&self) {
+        let mut byte = [0];
+        while matches!(self.out.as_ref().peek(&mut byte).await, Ok(1..)) {
+            tokio::task::yield_now().await;
+        }
+    }
+    /// A JSON-RPC error with that HTTP status.
+    pub(crate) async fn error(&mut self, asked: &Asked, status: u16, error: &str) {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, asked.id());
+        self.full(status, &[("content-type", "application/json")], text).await;
+    }
     /// The connection ends with this exchange.
     pub(crate) fn close(&mut self) {
         self.keep = false;
@@ -185,6 +197,28 @@ impl Stub {
         .await
     }
 
+    /// A server without sessions; `handler` answers all but `server/discover`.
+    pub(crate) async fn modern<F, A>(handler: F) -> Self
+    where
+        F: Fn(Asked, Back) -> A + Send + Sync + 'static,
+        A: Future<Output = Back> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        Self::start(move |asked, mut back| {
+            let handler = Arc::clone(&handler);
+            async move {
+                match asked.what().as_str() {
+                    "server/discover" => back.result(&asked, DISCOVERED).await,
+                    "initialize" => back.error(&asked, 400, UNSUPPORTED).await,
+                    "GET" | "DELETE" => back.full(405, &[], "").await,
+                    _ => return handler(asked, back).await,
+                }
+                back
+            }
+        })
+        .await
+    }
+
     /// What was asked so far.
     pub(crate) fn log(&self) -> Vec<Asked> {
         self.log.lock().clone()
@@ -227,6 +261,12 @@ impl Sessions {
 
 /// An `InitializeResult`.
 pub(crate) const HELLO: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"stub","version":"1"},"instructions":"be kind"}"#;
+
+/// A `DiscoverResult`.
+pub(crate) const DISCOVERED: &str = r#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"instructions":"be brief","ttlMs":0,"cacheScope":"private","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"stub","version":"2"}}}"#;
+
+/// How a server without sessions refuses one.
+pub(crate) const UNSUPPORTED: &str = r#"{"code":-32022,"message":"Unsupported protocol version","data":{"supported":["2026-07-28"],"requested":"2025-11-25"}}"#;
 
 async fn serve(stream: TcpStream, handler: Handler, log: Arc<Mutex<Vec<Asked>>>) {
     let _ = stream.set_nodelay(true);
