@@ -16,6 +16,11 @@ pub struct ServerConfig {
     #[serde(with = "types::addresses")]
     #[schemars(with = "OneOrMany<SocketAddr>")]
     pub listen: OneOrMany<SocketAddr>,
+    /// Where clients reach this gateway, when something in front of it changes the path: `https://example.com/tools`.
+    /// Clients of HTTP+SSE are told a path below it. Without it they are told one relative to where they asked.
+    #[serde(with = "types::optional_url")]
+    #[schemars(with = "Option<url::Url>")]
+    pub public_url: Option<url::Url>,
     /// Allows listening beyond loopback while no identity is configured.
     pub allow_unauthenticated: bool,
     /// Values of `Host` that are served besides the addresses listened on and loopback names. Checked on loopback
@@ -79,6 +84,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             listen: OneOrMany(vec![SocketAddr::from(([127, 0, 0, 1], 8808))]),
+            public_url: None,
             allow_unauthenticated: false,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),

@@ -228,6 +228,7 @@ fn two_routes_cannot_share_a_path() {
         "12:1: path `/mcp` is already that of the route in line 2; give each its own"
     );
     assert!(route("/mcp/sse").contains("where route `/mcp` serves older clients"));
+    assert!(route("/mcp/message").contains("where route `/mcp` serves older clients"));
 }
 
 #[test]
@@ -354,6 +355,12 @@ fn addresses_hosts_and_origins_are_checked() {
         problem_of("[server]\nallowed_origins = [\"https://X.example/\"]")
             .contains("write it as browsers do: `https://x.example`")
     );
+    let public = |url: &str| format!("[server]\npublic_url = \"{url}\"");
+    assert!(problem_of(&public("ws://x/")).contains("must begin with `http:` or `https:`"));
+    for odd in ["https://u:p@x/", "https://x/?a=b", "https://x/#a"] {
+        assert!(problem_of(&public(odd)).contains("no more than scheme, host and path"), "{odd}");
+    }
+    assert!(problems(&good(&public("https://x.example/tools"))).is_empty());
     let fine = "[server]\nallowed_hosts = [\"a.example\", \"b:1\", \"[::1]:2\"]\nallowed_origins = [\"*\", \"https://a.example:8443\"]";
     assert!(problems(&good(fine)).is_empty());
     assert!(problem_of("[telemetry]\nlevel = \"a=b=c\"").contains("is not a filter"));

@@ -14,8 +14,8 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::task::TaskTracker;
 
 use crate::jsonrpc::Chunks;
-use crate::pipeline::{Done, OnHangup, Outlet, Recorder, Run, Standing};
-use crate::wire::{KEEP_ALIVE, encode_event, encode_priming};
+use crate::pipeline::{Done, Listening, OnHangup, Outlet, Recorder, Run, Standing};
+use crate::wire::{KEEP_ALIVE, encode_endpoint, encode_event, encode_priming};
 
 /// The body of any answer.
 pub(super) enum OutBody {
@@ -258,15 +258,38 @@ impl StreamBody {
     pub(super) fn new(
         stream: Standing,
         interval: Duration,
-        (gauge, bytes): (&IntGauge, &IntCounter),
+        counts: (&IntGauge, &IntCounter),
     ) -> Self {
         let priming = stream.priming().map(|id| encode_priming(&id, RETRY));
         let events = futures_util::stream::unfold(stream, |mut stream| async move {
             let (id, message) = stream.next().await?;
             Some((encode_event(Some(&id), &message), stream))
         });
+        Self::of(futures_util::stream::iter(priming).chain(events), interval, counts)
+    }
+
+    /// From the stream of a client of HTTP+SSE, which is told first where to POST.
+    pub(super) fn channel(
+        stream: Listening,
+        endpoint: &str,
+        interval: Duration,
+        counts: (&IntGauge, &IntCounter),
+    ) -> Self {
+        let first = futures_util::stream::iter([encode_endpoint(endpoint)]);
+        let events = futures_util::stream::unfold(stream, |mut stream| async move {
+            let message = stream.next().await?;
+            Some((encode_event(None, &message), stream))
+        });
+        Self::of(first.chain(events), interval, counts)
+    }
+
+    fn of(
+        events: impl Stream<Item = Bytes> + Send + 'static,
+        interval: Duration,
+        (gauge, bytes): (&IntGauge, &IntCounter),
+    ) -> Self {
         Self {
-            events: Box::pin(futures_util::stream::iter(priming).chain(events)),
+            events: Box::pin(events),
             pulse: Pulse::new(interval),
             bytes: bytes.clone(),
             _counted: Counted::new(gauge),

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use tokio_util::task::TaskTracker;
 
@@ -16,7 +16,7 @@ use super::{cors, intake};
 use crate::fault::{Fault, Reason};
 use crate::jsonrpc::{Chunks, NullId};
 use crate::mcp::SESSION_HEADER;
-use crate::pipeline::{Done, Inbound, Pipeline, Reply, Route, Run, Snapshot};
+use crate::pipeline::{Done, Inbound, Pipeline, Reply, Route, Run, Snapshot, Spot};
 use crate::telemetry::RouteMetrics;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -48,10 +48,14 @@ pub(super) async fn serve(connection: &Connection, request: Request<Incoming>) -
         let fault = Fault::new(Reason::Forbidden, refused.to_string());
         return message(StatusCode::FORBIDDEN, error_text(&fault));
     }
-    let Some(route) = snapshot.route(request.uri().path()).cloned() else {
+    let Some((route, spot)) = snapshot.route(request.uri().path()) else {
         return text(StatusCode::NOT_FOUND, "nothing is served at this path\n");
     };
-    let mut answer = dispatch(connection, snapshot, route, request).await;
+    let route = Arc::clone(route);
+    let mut answer = match spot {
+        Spot::Own => dispatch(connection, snapshot, route, request).await,
+        Spot::Events | Spot::Messages => older(connection, snapshot, (route, spot), request).await,
+    };
     if let Some(origin) = origin {
         cors::allow(answer.headers_mut(), &origin);
     }
@@ -78,20 +82,11 @@ async fn dispatch(
     let plain = matches!(&*route, Route::Plain(_));
     let methods = if plain { "POST, OPTIONS" } else { "POST, GET, DELETE, OPTIONS" };
     match *request.method() {
-        Method::POST => post(connection, snapshot, route, request).await,
-        Method::OPTIONS => {
-            let mut answer = empty(StatusCode::NO_CONTENT);
-            cors::preflight(answer.headers_mut(), request.headers(), methods);
-            answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
-            answer
-        }
+        Method::POST => post(connection, snapshot, (route, Spot::Own), request).await,
+        Method::OPTIONS => preflight(request.headers(), methods),
         Method::GET if !plain => {
             if !Accepts::of(request.headers()).events {
-                let fault = Fault::new(
-                    Reason::InvalidRequest,
-                    "Not Acceptable: GET opens an event stream; accept text/event-stream",
-                );
-                return message(StatusCode::NOT_ACCEPTABLE, error_text(&fault));
+                return no_events();
             }
             let inbound = inbound(connection, snapshot, route, request.into_parts().0.headers);
             let reply = connection.pipeline.open_stream(&inbound);
@@ -102,23 +97,69 @@ async fn dispatch(
             let reply = connection.pipeline.delete(&inbound);
             send(connection, &inbound.snapshot, reply, Accepts { json: true, events: true }).await
         }
-        _ => {
-            let mut answer = empty(StatusCode::METHOD_NOT_ALLOWED);
-            answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
-            answer
-        }
+        _ => not_allowed(methods),
     }
+}
+
+/// The two paths of HTTP+SSE (MCP 2024-11-05, transports).
+async fn older(
+    connection: &Connection,
+    snapshot: Arc<Snapshot>,
+    (route, spot): (Arc<Route>, Spot),
+    request: Request<Incoming>,
+) -> Answer {
+    let methods = if spot == Spot::Events { "GET, OPTIONS" } else { "POST, OPTIONS" };
+    match (request.method(), spot) {
+        (&Method::OPTIONS, _) => preflight(request.headers(), methods),
+        (&Method::POST, Spot::Messages) => post(connection, snapshot, (route, spot), request).await,
+        (&Method::GET, Spot::Events) => {
+            if !Accepts::of(request.headers()).events {
+                return no_events();
+            }
+            let slashed = request.uri().path().ends_with('/');
+            let inbound = inbound(connection, snapshot, route, request.into_parts().0.headers);
+            let reply = connection.pipeline.connect(&inbound, slashed);
+            send(connection, &inbound.snapshot, reply, Accepts { json: true, events: true }).await
+        }
+        _ => not_allowed(methods),
+    }
+}
+
+/// The token of a POST of HTTP+SSE.
+fn token(uri: &Uri) -> Option<&str> {
+    uri.query()?.split('&').find_map(|pair| pair.strip_prefix("session="))
+}
+
+fn preflight(headers: &HeaderMap, methods: &'static str) -> Answer {
+    let mut answer = empty(StatusCode::NO_CONTENT);
+    cors::preflight(answer.headers_mut(), headers, methods);
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    answer
+}
+
+fn not_allowed(methods: &'static str) -> Answer {
+    let mut answer = empty(StatusCode::METHOD_NOT_ALLOWED);
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    answer
+}
+
+fn no_events() -> Answer {
+    let fault = Fault::new(
+        Reason::InvalidRequest,
+        "Not Acceptable: GET opens an event stream; accept text/event-stream",
+    );
+    message(StatusCode::NOT_ACCEPTABLE, error_text(&fault))
 }
 
 async fn post(
     connection: &Connection,
     snapshot: Arc<Snapshot>,
-    route: Arc<Route>,
+    (route, spot): (Arc<Route>, Spot),
     request: Request<Incoming>,
 ) -> Answer {
     let (parts, mut body) = request.into_parts();
     let tasks = connection.pipeline.tasks();
-    let accepts = match check_head(&route, &parts.headers) {
+    let accepts = match check_head(&route, spot, &parts.headers) {
         Ok(accepts) => accepts,
         Err((status, fault)) => {
             tasks.spawn(intake::drain(body));
@@ -151,12 +192,19 @@ async fn post(
     route.metrics().bytes_in.inc_by(payload.len() as u64);
     let inbound =
         Inbound { payload, ..inbound(connection, Arc::clone(&snapshot), route, parts.headers) };
-    let reply = connection.pipeline.post(inbound).await;
+    let reply = match spot {
+        Spot::Messages => connection.pipeline.deliver(inbound, token(&parts.uri)),
+        Spot::Own | Spot::Events => connection.pipeline.post(inbound).await,
+    };
     send(connection, &snapshot, reply, accepts).await
 }
 
 /// Media types, before the body is read.
-fn check_head(route: &Route, headers: &HeaderMap) -> Result<Accepts, (StatusCode, Fault)> {
+fn check_head(
+    route: &Route,
+    spot: Spot,
+    headers: &HeaderMap,
+) -> Result<Accepts, (StatusCode, Fault)> {
     let lenient = matches!(route, Route::Plain(route) if route.lenient_content_type);
     let takes = is_json(headers) || (lenient && is_undeclared(headers));
     if !takes {
@@ -173,10 +221,12 @@ fn check_head(route: &Route, headers: &HeaderMap) -> Result<Accepts, (StatusCode
         );
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, fault));
     }
-    let accepts = match route {
-        // Answers of plain routes are JSON whatever the client would like better.
-        Route::Plain(_) => Accepts { json: true, events: false },
-        Route::Mcp(_) => Accepts::of(headers),
+    let accepts = match (route, spot) {
+        // Answers of plain routes are JSON whatever the client would like better; those of HTTP+SSE are on its stream.
+        (Route::Plain(_), _) | (Route::Mcp(_), Spot::Messages) => {
+            Accepts { json: true, events: false }
+        }
+        (Route::Mcp(_), Spot::Own | Spot::Events) => Accepts::of(headers),
     };
     if !accepts.json && !accepts.events {
         let fault = Fault::new(
@@ -225,6 +275,11 @@ async fn send(
             answer
         }
         Reply::Run(run) => exchange(run, connection.pipeline.tasks(), interval, accepts).await,
+        Reply::Channel { stream, endpoint, metrics } => {
+            let counts = (metrics.streams("sse"), &metrics.bytes_out);
+            let body = StreamBody::channel(stream, &endpoint, interval, counts);
+            events(OutBody::Stream(Box::new(body)))
+        }
         Reply::Stream { stream, metrics } => {
             let counts = (metrics.streams("get"), &metrics.bytes_out);
             events(OutBody::Stream(Box::new(StreamBody::new(stream, interval, counts))))

@@ -65,7 +65,7 @@ fn era_of(message: &Message, inbound: &Inbound) -> Era {
 }
 
 /// Whether a message says of itself that it is of the modern era.
-fn is_modern(message: &Message) -> bool {
+pub(super) fn is_modern(message: &Message) -> bool {
     message.member(Member::MetaProtocolVersion).is_some()
 }
 
@@ -109,7 +109,8 @@ pub(super) fn turned_away(
     Reply::fault(id.as_ref(), fault, Some(era), spelled(inbound))
 }
 
-fn refused(rejected: &Rejected, spelled: NullId) -> Reply {
+/// The answer to a text that is no message.
+pub(super) fn refused(rejected: &Rejected, spelled: NullId) -> Reply {
     let id = match rejected {
         Rejected::Invalid { id, .. } => id.as_ref(),
         _ => None,

@@ -52,10 +52,12 @@ pub use outlet::Outlet;
 pub use reply::{Done, OnHangup, Reply, Run};
 pub use snapshot::{Backend, McpRoute, Outside, PlainRoute, Route, Snapshot, SnapshotError};
 
+/// What a path is of its route.
+pub use crate::router::Spot;
 /// The streams of a session, read and written.
-pub use crate::session::{Recorder, Stream as Standing};
+pub use crate::session::{Listening, Recorder, Stream as Standing};
 
-use crate::session::{Session, Sessions};
+use crate::session::{Channels, Session, Sessions};
 use crate::telemetry::Metrics;
 use crate::upstream::Notice;
 
@@ -79,12 +81,16 @@ pub struct Inbound {
 pub struct Pipeline {
     snapshot: ArcSwap<Snapshot>,
     sessions: Sessions,
+    /// The streams of clients of HTTP+SSE.
+    channels: Channels,
     hub: hub::Hub,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     stop: CancellationToken,
     draining: AtomicBool,
     cut: AtomicBool,
+    /// Wakes exchanges that no connection polls, once `cut` is set.
+    cutting: CancellationToken,
 }
 
 impl Pipeline {
@@ -97,15 +103,18 @@ impl Pipeline {
     ) -> Arc<Self> {
         let server = &snapshot.server;
         let sessions = Sessions::new(server.max_sessions, server.session_idle_timeout);
+        let channels = Channels::new(server.max_sessions);
         Arc::new(Self {
             snapshot: ArcSwap::from_pointee(snapshot),
             sessions,
+            channels,
             hub: hub::Hub::default(),
             metrics,
             tasks,
             stop,
             draining: AtomicBool::new(false),
             cut: AtomicBool::new(false),
+            cutting: CancellationToken::new(),
         })
     }
 
@@ -149,6 +158,7 @@ impl Pipeline {
     /// polls them (the connections) must be woken.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::Release);
+        self.cutting.cancel();
     }
 
     /// Returns once calls are to be cut off. It wakes nobody, see [`Pipeline::cut`].
@@ -160,18 +170,25 @@ impl Pipeline {
         .await;
     }
 
-    /// Ends the standing streams of every session; calls go on.
+    /// Ends the standing streams of every session; calls go on. The streams of HTTP+SSE, which bring the answers, end
+    /// with them.
     pub fn close_streams(&self) {
         for session in self.sessions.collect(|_| true) {
             session.close_streams();
         }
         hub::close_listeners(self);
+        for channel in self.channels.all() {
+            channel.finish();
+        }
     }
 
     /// Ends every session: standing streams close, open calls are cancelled.
     pub fn end_sessions(self: &Arc<Self>) {
         for session in self.sessions.collect(|_| true) {
             self.end_session(&session);
+        }
+        for channel in self.channels.all() {
+            channel.close();
         }
     }
 
@@ -204,6 +221,25 @@ impl Pipeline {
     pub fn open_stream(self: &Arc<Self>, inbound: &Inbound) -> Reply {
         match &*inbound.route {
             Route::Mcp(route) => legacy::open_stream(self, route, inbound),
+            Route::Plain(_) => Reply::method_not_allowed("POST, OPTIONS"),
+        }
+    }
+
+    /// A GET of HTTP+SSE: a session begins with its stream. `slashed`: the path that was asked for ends with a slash.
+    pub fn connect(self: &Arc<Self>, inbound: &Inbound, slashed: bool) -> Reply {
+        match &*inbound.route {
+            Route::Mcp(route) => legacy::sse::connect(self, route, inbound, slashed),
+            Route::Plain(_) => Reply::method_not_allowed("POST, OPTIONS"),
+        }
+    }
+
+    /// A POST of HTTP+SSE to the stream of a token.
+    pub fn deliver(self: &Arc<Self>, inbound: Inbound, token: Option<&str>) -> Reply {
+        match &*inbound.route {
+            Route::Mcp(route) => {
+                let route = Arc::clone(route);
+                legacy::sse::deliver(self, &route, inbound, token)
+            }
             Route::Plain(_) => Reply::method_not_allowed("POST, OPTIONS"),
         }
     }

@@ -10,7 +10,7 @@ use super::Outlet;
 use crate::fault::Fault;
 use crate::jsonrpc::{Chunks, Id, NullId, error_response};
 use crate::mcp::Era;
-use crate::session::{Recorder, Session, SessionId, Stream};
+use crate::session::{Listening, Recorder, Session, SessionId, Stream};
 use crate::telemetry::RouteMetrics;
 
 /// What becomes of an exchange when its client goes away.
@@ -99,6 +99,15 @@ pub enum Reply {
     },
     /// An exchange: one message, or a stream when something precedes it.
     Run(Run),
+    /// The stream of a client of HTTP+SSE.
+    Channel {
+        /// Its messages.
+        stream: Listening,
+        /// Where the client is to POST: a reference relative to where it asked.
+        endpoint: String,
+        /// Counts it.
+        metrics: Arc<RouteMetrics>,
+    },
     /// A standing stream.
     Stream {
         /// Its messages.

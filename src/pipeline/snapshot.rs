@@ -18,7 +18,7 @@ use crate::config::{
 };
 use crate::jsonrpc::{Limits, Message};
 use crate::policy::{OriginGuard, Slots};
-use crate::router::{MethodTable, RouteTable};
+use crate::router::{MethodTable, RouteTable, Spot};
 use crate::telemetry::{Metrics, RouteMetrics, UpstreamMetrics};
 use crate::upstream::{CallerId, Client, Events, Notice, OutCall, Upstream, UpstreamDeps};
 
@@ -256,7 +256,7 @@ impl Snapshot {
         Ok(Self {
             limits: Limits { max_depth: server.max_depth, max_batch: server.max_batch },
             origin: OriginGuard::new(&server.allowed_hosts, &server.allowed_origins),
-            paths: RouteTable::new(config.routes.iter().map(|route| route.path.as_str())),
+            paths: paths(&config.routes),
             routes,
             backends,
             payloads: config.telemetry.payloads,
@@ -265,10 +265,21 @@ impl Snapshot {
         })
     }
 
-    /// The route of a path.
-    pub fn route(&self, path: &str) -> Option<&Arc<Route>> {
-        self.paths.find(path).map(|index| &self.routes[index])
+    /// The route of a path, and what the path is of it.
+    pub fn route(&self, path: &str) -> Option<(&Arc<Route>, Spot)> {
+        self.paths.find(path).map(|(index, spot)| (&self.routes[index], spot))
     }
+}
+
+/// The paths of all routes; what is configured comes before what is implied.
+fn paths(routes: &[RouteConfig]) -> RouteTable {
+    let mut table = RouteTable::new(routes.iter().map(|route| route.path.as_str()));
+    for (index, route) in routes.iter().enumerate() {
+        if route.protocol == Protocol::Mcp {
+            table.serve_older(route.path.as_str(), index);
+        }
+    }
+    table
 }
 
 type Backends = BTreeMap<UpstreamName, Arc<Backend>>;

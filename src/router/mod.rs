@@ -4,10 +4,33 @@ use std::collections::HashMap;
 
 use globset::{Glob, GlobMatcher};
 
+/// What a path is of its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// The path of the route itself.
+    Own,
+    /// Where clients of HTTP+SSE open their stream: `<path>/sse`.
+    Events,
+    /// Where they POST: `<path>/message`.
+    Messages,
+}
+
+impl Spot {
+    /// The spot below a route's path. One slash at the end of that is no part of it.
+    pub fn below(self, path: &str) -> String {
+        let base = path.strip_suffix('/').unwrap_or(path);
+        match self {
+            Self::Own => path.to_owned(),
+            Self::Events => format!("{base}/sse"),
+            Self::Messages => format!("{base}/message"),
+        }
+    }
+}
+
 /// Exact paths to the index of their route.
 #[derive(Debug, Default)]
 pub struct RouteTable {
-    paths: HashMap<Box<str>, usize>,
+    paths: HashMap<Box<str>, (usize, Spot)>,
 }
 
 impl RouteTable {
@@ -15,13 +38,20 @@ impl RouteTable {
     pub fn new<'a>(paths: impl IntoIterator<Item = &'a str>) -> Self {
         let mut table = HashMap::new();
         for (index, path) in paths.into_iter().enumerate() {
-            table.entry(path.into()).or_insert(index);
+            table.entry(path.into()).or_insert((index, Spot::Own));
         }
         Self { paths: table }
     }
 
-    /// The route of a request path. One trailing slash is forgiven.
-    pub fn find(&self, path: &str) -> Option<usize> {
+    /// Serves HTTP+SSE below a route's path, except at paths that are served already.
+    pub fn serve_older(&mut self, path: &str, index: usize) {
+        for spot in [Spot::Events, Spot::Messages] {
+            self.paths.entry(spot.below(path).into()).or_insert((index, spot));
+        }
+    }
+
+    /// The route of a request path, and what the path is of it. One trailing slash is forgiven.
+    pub fn find(&self, path: &str) -> Option<(usize, Spot)> {
         let found = self.paths.get(path).or_else(|| {
             path.strip_suffix('/')
                 .filter(|rest| !rest.is_empty())
@@ -116,10 +146,24 @@ mod tests {
     #[test]
     fn paths_are_exact_but_for_one_trailing_slash() {
         let table = RouteTable::new(["/mcp", "/rpc", "/"]);
-        assert_eq!(table.find("/mcp"), Some(0));
-        assert_eq!(table.find("/rpc/"), Some(1));
-        assert_eq!(table.find("/"), Some(2));
+        assert_eq!(table.find("/mcp"), Some((0, Spot::Own)));
+        assert_eq!(table.find("/rpc/"), Some((1, Spot::Own)));
+        assert_eq!(table.find("/"), Some((2, Spot::Own)));
         assert_eq!(table.find("/mcp/sse"), None);
         assert_eq!(table.find("/MCP"), None);
+    }
+
+    #[test]
+    fn older_clients_are_served_below_a_path_unless_something_else_is_there() {
+        let mut table = RouteTable::new(["/mcp", "/mcp/message", "/", "/a/"]);
+        for (index, path) in [(0, "/mcp"), (2, "/"), (3, "/a/")] {
+            table.serve_older(path, index);
+        }
+        assert_eq!(table.find("/mcp/sse"), Some((0, Spot::Events)));
+        assert_eq!(table.find("/mcp/sse/"), Some((0, Spot::Events)));
+        assert_eq!(table.find("/mcp/message"), Some((1, Spot::Own)));
+        assert_eq!(table.find("/sse"), Some((2, Spot::Events)));
+        assert_eq!(table.find("/message"), Some((2, Spot::Messages)));
+        assert_eq!(table.find("/a/message"), Some((3, Spot::Messages)));
     }
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use super::channel::Channel;
 use super::track::Track;
 use crate::config::RouteName;
 use crate::jsonrpc::{Id, Message};
@@ -84,6 +85,8 @@ pub(super) struct Inner {
     pub(super) tracks: VecDeque<Arc<Track>>,
     /// Those of them that take what belongs to no request.
     pub(super) standing: Vec<Arc<Track>>,
+    /// The one stream of a session of HTTP+SSE, which takes everything.
+    pub(super) channel: Option<Arc<Channel>>,
     /// Kinds of lists that changed while there was no standing stream.
     pub(super) missed: Vec<ListKind>,
     /// Links that results showed, newest last: URI and upstream.
@@ -293,12 +296,16 @@ impl Session {
         let mut inner = self.inner.lock();
         inner.ended = true;
         let streams = std::mem::take(&mut inner.tracks);
+        let channel = inner.channel.take();
         inner.standing.clear();
         let calls = std::mem::take(&mut inner.calls);
         let asks = std::mem::take(&mut inner.asks);
         drop(inner);
         for stream in streams {
             stream.close();
+        }
+        if let Some(channel) = channel {
+            channel.close();
         }
         drop((calls, asks));
     }

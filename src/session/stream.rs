@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::channel::Channel;
 use super::live::{Inner, Session};
 use super::track::Track;
 use crate::jsonrpc::Chunks;
@@ -179,10 +180,31 @@ impl Session {
         }
     }
 
+    /// All that belongs to no request goes to this stream from now on; changes that nobody could be told of come first.
+    /// `false` when the session has ended.
+    pub(super) fn speak_on(&self, channel: &Arc<Channel>) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.ended {
+            return false;
+        }
+        self.enter();
+        inner.channel = Some(Arc::clone(channel));
+        let missed = std::mem::take(&mut inner.missed);
+        drop(inner);
+        for kind in missed {
+            channel.tell(&super::Broadcast::ListChanged(kind));
+        }
+        true
+    }
+
     /// Sends a message to exactly one of the standing streams: the newest that is read, else the newest that can be
     /// resumed. Without one, list changes are remembered and anything else is dropped.
     pub fn publish(&self, broadcast: &super::Broadcast) {
         let mut inner = self.inner.lock();
+        if let Some(channel) = inner.channel.clone() {
+            drop(inner);
+            return channel.tell(broadcast);
+        }
         inner.standing.retain(|track| track.is_open());
         let read = inner.standing.iter().rev().filter(|track| track.is_attached());
         let unread = inner.standing.iter().rev().filter(|track| !track.is_attached());

@@ -123,6 +123,11 @@ impl Sessions {
         self.open.load(Ordering::Relaxed)
     }
 
+    /// Why no other could be opened now.
+    pub fn full(&self) -> Option<Full> {
+        (self.len() >= self.limit).then_some(Full::Limit { limit: self.limit })
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -11,9 +11,9 @@ use tokio::sync::Notify;
 use super::broadcast::Broadcast;
 
 /// Most bytes that wait for one reader; a reader slower than that loses its stream.
-const MAX_UNREAD_BYTES: usize = 1 << 20;
+pub(super) const MAX_UNREAD_BYTES: usize = 1 << 20;
 /// Most messages that wait for one reader.
-const MAX_UNREAD: usize = 1024;
+pub(super) const MAX_UNREAD: usize = 1024;
 /// Most bytes of what was read that are kept for replay; the newest message is kept whatever its size.
 const MAX_REPLAY_BYTES: usize = 128 << 10;
 /// How long messages are kept.

@@ -18,6 +18,10 @@ use crate::config::{RouteName, UpstreamName};
 use crate::fault::Outcome;
 use crate::mcp::{Era, ListKind};
 
+/// Kinds of event streams: one that answers a POST, one that a session keeps open, one of `subscriptions/listen`, and
+/// that of a client of HTTP+SSE.
+const STREAMS: [&str; 4] = ["post", "get", "listen", "sse"];
+
 /// A method as metrics name it: an index into the closed set of labels given to [`Metrics::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MethodLabel(u16);
@@ -173,9 +177,6 @@ pub struct RouteMetrics {
     families: Arc<Families>,
 }
 
-/// The kinds of streams.
-const STREAMS: [&str; 3] = ["post", "get", "listen"];
-
 impl RouteMetrics {
     fn new(families: Arc<Families>, name: &RouteName) -> Self {
         let label = name.as_str();
@@ -223,10 +224,9 @@ impl RouteMetrics {
         }
     }
 
-    /// Open streams: `get`, `listen`, or `post` for any other word.
+    /// Open streams of one of the kinds [`STREAMS`]; of the first for any other word.
     pub fn streams(&self, kind: &'static str) -> &IntGauge {
-        let place = STREAMS.iter().position(|known| *known == kind);
-        &self.streams[place.unwrap_or(0)]
+        &self.streams[STREAMS.iter().position(|known| *known == kind).unwrap_or(0)]
     }
 
     /// Items of the catalog now.

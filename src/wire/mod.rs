@@ -6,4 +6,6 @@ mod sse;
 mod tests;
 
 pub use lines::{Line, LineDecoder, to_line};
-pub use sse::{KEEP_ALIVE, SseDecoder, SseError, SseEvent, encode_event, encode_priming};
+pub use sse::{
+    KEEP_ALIVE, SseDecoder, SseError, SseEvent, encode_endpoint, encode_event, encode_priming,
+};

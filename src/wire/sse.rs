@@ -251,6 +251,11 @@ pub fn encode_priming(id: &str, retry_millis: u64) -> Bytes {
     format!("id: {id}\nretry: {retry_millis}\ndata: \n\n").into()
 }
 
+/// The event that tells a client of HTTP+SSE where to POST (MCP 2024-11-05, transports). `uri` holds no line breaks.
+pub fn encode_endpoint(uri: &str) -> Bytes {
+    format!("event: endpoint\ndata: {uri}\n\n").into()
+}
+
 /// Writes one slice of the data; CRLF is one break, also when a slice ends between the two.
 fn push_data(text: &mut Vec<u8>, slice: &[u8], after_cr: &mut bool) {
     let mut rest = slice;

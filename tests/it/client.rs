@@ -143,6 +143,8 @@ pub struct Streaming {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
     pub id: Option<String>,
+    /// `event`, empty when it is not given.
+    pub kind: String,
     pub data: String,
     /// It was a comment, not an event.
     pub comment: bool,
@@ -216,7 +218,8 @@ impl Event {
             match field {
                 "data" => data.push(value),
                 "id" => event.id = Some(value.to_owned()),
-                "event" | "retry" => {}
+                "event" => event.kind = value.to_owned(),
+                "retry" => {}
                 other => panic!("an unknown field of an event: {other}"),
             }
         }

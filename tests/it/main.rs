@@ -13,6 +13,7 @@ mod gateway;
 mod hostile;
 mod jsonrpc_rows;
 mod layout;
+mod legacy_sse;
 mod limits;
 mod mcp;
 mod metrics;

@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Checks, KeyPath};
 use crate::config::{Protocol, RouteConfig, UpstreamName, problem};
 
+/// What stands behind the path of an MCP route where clients of HTTP+SSE are served.
+const OLDER: [&str; 2] = ["/sse", "/message"];
+
 impl Checks<'_> {
     pub(super) fn routes(&mut self) {
         let list = KeyPath::root().key("routes");
@@ -129,9 +132,12 @@ impl Checks<'_> {
             }
         }
         for (index, route) in routes {
-            let streams = route.path.as_str().strip_suffix("/sse");
             let holder = routes.iter().find(|(_, other)| {
-                other.protocol == Protocol::Mcp && Some(other.path.as_str()) == streams
+                other.protocol == Protocol::Mcp
+                    && OLDER.iter().any(|end| {
+                        route.path.as_str().strip_suffix(end)
+                            == Some(other.path.as_str().trim_end_matches('/'))
+                    })
             });
             if let Some((_, other)) = holder {
                 let message = format!(

@@ -19,6 +19,7 @@ impl Checks<'_> {
         let server = &self.config.server;
         let table = KeyPath::root().key("server");
         self.listen();
+        self.public_url();
         self.hosts();
         for (key, number) in [
             ("max_body", server.max_body),
@@ -89,6 +90,18 @@ impl Checks<'_> {
                      password; see that only those who may can reach it"
                 ),
             );
+        }
+    }
+
+    fn public_url(&mut self) {
+        let Some(url) = &self.config.server.public_url else { return };
+        let at = KeyPath::root().key("server").key("public_url");
+        if !matches!(url.scheme(), "http" | "https") {
+            self.wrong(at.clone(), "must begin with `http:` or `https:`");
+        }
+        let bare = url.username().is_empty() && url.password().is_none();
+        if !bare || url.query().is_some() || url.fragment().is_some() {
+            self.wrong(at, "must be no more than scheme, host and path");
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod initialize;
 mod session;
+pub(super) mod sse;
 
 use std::sync::Arc;
 
