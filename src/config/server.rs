@@ -72,6 +72,13 @@ pub struct ServerConfig {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
     pub session_idle_timeout: Duration,
+    /// Most calls at once that have asked their client something and wait for it to come back (clients of revision
+    /// 2026-07-28 in front of older upstreams).
+    pub max_parked: usize,
+    /// How long such a call waits; then its upstream is told that nobody answers, and it is cancelled.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub park_timeout: Duration,
     /// How long running exchanges may finish after SIGTERM.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
@@ -101,6 +108,8 @@ impl Default for ServerConfig {
             max_connections: 20_000,
             max_sessions: 100_000,
             session_idle_timeout: Duration::from_secs(30 * 60),
+            max_parked: 1_000,
+            park_timeout: Duration::from_secs(600),
             drain_timeout: Duration::from_secs(30),
             workers: None,
         }

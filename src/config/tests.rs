@@ -287,9 +287,14 @@ fn limits_that_would_stop_everything_are_refused() {
         let problem = problem_of(&format!("[server]\n{key} = 0"));
         assert!(problem.starts_with(&format!("2:1: `{key}` in [server] must be")), "{problem}");
     }
-    for key in
-        ["header_timeout", "body_timeout", "batch_timeout", "keep_alive", "session_idle_timeout"]
-    {
+    for key in [
+        "header_timeout",
+        "body_timeout",
+        "batch_timeout",
+        "keep_alive",
+        "session_idle_timeout",
+        "park_timeout",
+    ] {
         assert!(problem_of(&format!("[server]\n{key} = \"0s\"")).contains("longer than nothing"));
     }
     for key in [

@@ -11,17 +11,18 @@ use smallvec::SmallVec;
 
 use super::ledger::{Caller, Ledger};
 use super::snapshot::{Backend, Snapshot};
-use super::{McpRoute, Outlet, Pipeline};
+use super::{McpRoute, Outlet, Pipeline, hub, modern, rounds};
 use crate::config::Isolation;
-use crate::exchange::{Action, Event, Exchange, outcome_of};
+use crate::exchange::{Action, Event, Exchange, bridge, outcome_of};
 use crate::fault::{Fault, Outcome, Reason};
-use crate::jsonrpc::{Edit, ErrorObject, Id, Message, NullId};
-use crate::mcp::{Era, ParamHeader, ProtocolVersion};
+use crate::jsonrpc::{Edit, ErrorObject, Id, Member, Message, NullId};
+use crate::mcp::{ClientCaps, Era, ParamHeader, ProtocolVersion};
 use crate::policy::{NoSlot, Slot};
 use crate::session::{OpenCall, Session};
 use crate::telemetry::ToolMetrics;
 use crate::upstream::{
-    Answered, Ask, AskReply, CallEvent, CallerId, Client, LinkKey, LinkScope, OutCall, events,
+    Answered, Ask, AskReply, CallError, CallEvent, CallerId, Client, EventQueue, LinkKey,
+    LinkScope, OutCall, events,
 };
 
 /// How many events of one call may wait for the exchange.
@@ -111,7 +112,7 @@ impl Drop for Context {
 }
 
 /// Where a request goes and how it is changed on the way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Target<'a> {
     pub(super) backend: &'a Arc<Backend>,
     pub(super) edits: SmallVec<[Edit; 2]>,
@@ -144,6 +145,18 @@ pub(super) enum Ended {
     Cancelled,
     /// The gateway answers.
     Fault(Fault),
+    /// The upstream wants other headers than what is known of its tools gives. It did not run the call.
+    HeaderMismatch(Fault),
+}
+
+impl From<&CallError> for Ended {
+    fn from(error: &CallError) -> Self {
+        tracing::debug!(%error, source = ?std::error::Error::source(error), "call failed");
+        match error {
+            CallError::HeaderMismatch { .. } => Self::HeaderMismatch(error.to_fault()),
+            error => Self::Fault(error.to_fault()),
+        }
+    }
 }
 
 /// A refusal of the concurrency slots.
@@ -188,7 +201,7 @@ pub(super) async fn call<'a>(
     let method = ledger.method();
     ledger.goes_to(backend.upstream.name());
     let started = Instant::now();
-    let result = run(cx, message, target, outlet).await;
+    let result = rounds_of(cx, message, &target, outlet).await;
     let took = started.elapsed();
     ledger.waited(took);
     let outcome = match &result {
@@ -197,7 +210,7 @@ pub(super) async fn call<'a>(
             outcome_of(&answer.message)
         }
         Err(Ended::Cancelled) => Outcome::Cancelled,
-        Err(Ended::Fault(fault)) => fault.reason.outcome(),
+        Err(Ended::Fault(fault) | Ended::HeaderMismatch(fault)) => fault.reason.outcome(),
     };
     backend.metrics.call_ended(method, outcome, took);
     if let Some(tool) = tool {
@@ -206,33 +219,67 @@ pub(super) async fn call<'a>(
     result
 }
 
-async fn run(
+/// Makes a call and everything that its upstream wants to know before it answers (MCP digest §13).
+async fn rounds_of(
     cx: &Context,
     message: &Message,
-    target: Target<'_>,
+    target: &Target<'_>,
+    outlet: &Outlet,
+) -> Result<Answered, Ended> {
+    if cx.session.era() == Era::Modern {
+        let asked = cx.session.caps() != ClientCaps::NONE
+            || message.member_span(Member::RequestState).is_some();
+        if asked {
+            return Box::pin(modern::call(cx, message, target, outlet)).await;
+        }
+        if cx.session.log_rank().is_some() {
+            Box::pin(hub::lower_level(cx, target.backend)).await;
+        }
+    }
+    let answered = run(cx, message, target, outlet).await?;
+    if answered.version.era() == Era::Legacy {
+        return Ok(answered);
+    }
+    match (cx.session.era(), bridge::input_required(&answered.message)) {
+        (_, None) => Ok(answered),
+        (Era::Legacy, Some(wanted)) => {
+            Box::pin(rounds::go_on(cx, message, target, outlet, wanted)).await
+        }
+        (Era::Modern, Some(_)) => modern::relayed(cx, message, target, answered, 0),
+    }
+}
+
+/// The call to send, and where what precedes its answer comes in.
+pub(super) fn outgoing(
+    cx: &Context,
+    message: &Message,
+    target: &Target<'_>,
+) -> (OutCall, EventQueue) {
+    let (events, incoming) = events(EVENTS);
+    let out = OutCall {
+        message: message.clone(),
+        edits: target.edits.clone(),
+        caller: CallerId(cx.session.number()),
+        client: cx.client(),
+        params: target.params.clone(),
+        timeout: target.timeout,
+        max_timeout: target.backend.config().max_timeout.max(target.timeout),
+        events,
+    };
+    (out, incoming)
+}
+
+/// Makes one call and sees it through, while its client is there.
+pub(super) async fn run(
+    cx: &Context,
+    message: &Message,
+    target: &Target<'_>,
     outlet: &Outlet,
 ) -> Result<Answered, Ended> {
     let backend = target.backend;
     let mut open = cx.session.open_call(message.id().unwrap_or_else(|| Id::from_number(0)));
-    let _slot = match backend.slots.try_take() {
-        Some(slot) => {
-            backend.metrics.queue_wait.observe(0.0);
-            slot
-        }
-        None => Box::pin(queued(cx, backend, target.timeout, &mut open)).await?,
-    };
-
-    let (events, mut incoming) = events(EVENTS);
-    let out = OutCall {
-        message: message.clone(),
-        edits: target.edits,
-        caller: CallerId(cx.session.number()),
-        client: cx.client(),
-        params: target.params,
-        timeout: target.timeout,
-        max_timeout: backend.config().max_timeout.max(target.timeout),
-        events,
-    };
+    let _slot = slot(cx, backend, target.timeout, &mut open).await?;
+    let (out, mut incoming) = outgoing(cx, message, target);
     let key = cx.link(backend);
     let mut collect = Collect::new(cx, outlet);
     let mut version = cx.session.version();
@@ -258,24 +305,37 @@ async fn run(
                 while let Ok(event) = incoming.try_recv() {
                     Box::pin(collect.take(event)).await;
                 }
-                collect.end(match answer {
+                match answer {
                     Ok(answer) => {
                         version = answer.version;
-                        Event::Answered(answer.message)
+                        collect.end(Event::Answered(answer.message))
                     }
-                    Err(error) => {
-                        tracing::debug!(%error, source = ?std::error::Error::source(&error), "call failed");
-                        Event::Failed(error.to_fault())
-                    }
-                })
+                    Err(error) => collect.failed(&error),
+                }
             }
         };
         if matches!(ended, Err(Ended::Fault(_))) {
             for id in std::mem::take(&mut collect.open) {
-                Box::pin(collect.withdraw(&id)).await;
+                Box::pin(withdraw(outlet, &id)).await;
             }
         }
         return ended.map(|message| Answered { message, version });
+    }
+}
+
+/// A concurrency slot of an upstream.
+pub(super) async fn slot(
+    cx: &Context,
+    backend: &Backend,
+    patience: Duration,
+    open: &mut OpenCall,
+) -> Result<Slot, Ended> {
+    match backend.slots.try_take() {
+        Some(slot) => {
+            backend.metrics.queue_wait.observe(0.0);
+            Ok(slot)
+        }
+        None => Box::pin(queued(cx, backend, patience, open)).await,
     }
 }
 
@@ -384,16 +444,17 @@ impl<'a> Collect<'a> {
         self.open.retain(|open| *open != id);
         match (self.exchange.on(Event::ClientAnswered), end) {
             (Action::Resume, AskEnd::Answered(answer)) => ask.reply(AskReply::Answer(answer)),
-            (Action::Resume, AskEnd::Withdrawn) => self.withdraw(&id).await,
+            (Action::Resume, AskEnd::Withdrawn) => withdraw(self.outlet, &id).await,
             _ => {}
         }
     }
 
-    /// Tells the client that nobody waits for its answer any more.
-    async fn withdraw(&mut self, id: &Id) {
-        let params = [b"{\"requestId\":", &id.text()[..], b"}"].concat();
-        let cancelled = Message::notification("notifications/cancelled", Some(&params));
-        self.outlet.send(cancelled.text().clone().into()).await;
+    /// The call failed.
+    fn failed(&mut self, error: &CallError) -> Result<Message, Ended> {
+        match Ended::from(error) {
+            Ended::Fault(fault) => self.end(Event::Failed(fault)),
+            ended => Err(ended),
+        }
     }
 
     fn end(&mut self, event: Event) -> Result<Message, Ended> {
@@ -403,4 +464,11 @@ impl<'a> Collect<'a> {
             _ => Err(Ended::Cancelled),
         }
     }
+}
+
+/// Tells a client that nobody waits for its answer any more.
+pub(super) async fn withdraw(outlet: &Outlet, id: &Id) {
+    let params = [b"{\"requestId\":", &id.text()[..], b"}"].concat();
+    let cancelled = Message::notification("notifications/cancelled", Some(&params));
+    outlet.send(cancelled.text().clone().into()).await;
 }

@@ -31,7 +31,8 @@ pub(super) async fn request(
         return Done { status: http::StatusCode::ACCEPTED, body: None, retry_after: None };
     };
     let label = cx.pipeline.metrics().label(message.method());
-    let mut ledger = cx.caller.open(label, message, Some(&cx.session)).at(place);
+    let session = (cx.session.era() == Era::Legacy).then_some(&*cx.session);
+    let mut ledger = cx.caller.open(label, message, session).at(place);
     let result = match check(message) {
         Ok(()) => serve(cx, message, &id, &mut ledger, outlet).await,
         Err(fault) => Err(Ended::Fault(fault)),
@@ -42,7 +43,7 @@ pub(super) async fn request(
             let done = Done { status: http::StatusCode::OK, body: None, retry_after: None };
             (done, Outcome::Cancelled)
         }
-        Err(Ended::Fault(fault)) => {
+        Err(Ended::Fault(fault) | Ended::HeaderMismatch(fault)) => {
             ledger.failed(&fault);
             let done = Done::fault(Some(&id), &fault, Some(cx.session.era()), cx.null_id());
             (done, fault.reason.outcome())
@@ -90,9 +91,11 @@ async fn serve<'a>(
     ledger: &mut Ledger<'a>,
     outlet: &Outlet,
 ) -> Served {
-    let spec = method_spec(message.method()).filter(|spec| spec.eras.has(cx.session.era()));
-    let Some(spec) = spec else {
-        return Box::pin(unknown_method(cx, message, id, ledger, outlet)).await;
+    let spec = match method_spec(message.method()) {
+        Some(spec) if spec.eras.has(cx.session.era()) => spec,
+        // Tasks of 2025-11-25 have the same names.
+        Some(spec) if spec.to != To::OwnerOfTask => return Err(method_not_found()),
+        _ => return Box::pin(unknown_method(cx, message, id, ledger, outlet)).await,
     };
     match spec.to {
         To::Gateway => Box::pin(local(cx, message, id, outlet)).await,
@@ -201,7 +204,18 @@ async fn named<'a>(
     let upstream =
         cx.route.backends.iter().position(|backend| Arc::ptr_eq(backend, target.backend));
     let wrapped = target.wrapped;
-    let answer = call(cx, message, target, ledger, outlet).await?;
+    let answer = match call(cx, message, target, ledger, outlet).await {
+        Err(Ended::HeaderMismatch(fault)) => {
+            // What is known of the tool is old: once more by what its upstream lists now.
+            let Some(upstream) = upstream else { return Err(Ended::Fault(fault)) };
+            cx.route.lists.invalidate(upstream, kind);
+            let view = cx.route.lists.renewed(cx, kind).await;
+            let target = view.and_then(|view| owned(cx, message, &view, &name, kind));
+            let target = target.ok_or(Ended::Fault(fault))?;
+            call(cx, message, target, ledger, outlet).await?
+        }
+        answer => answer?,
+    };
     if let (Some(upstream), true) = (upstream, cx.route.backends.len() > 1) {
         remember_links(cx, &answer.message, upstream);
     }
@@ -371,8 +385,14 @@ async fn unknown_method<'a>(
     }
 }
 
+const METHOD_NOT_FOUND: i64 = -32601;
+
 /// The status of an upstream's own answer to a modern client (MCP digest §6.2).
-fn modern_status(code: Option<i64>) -> StatusCode {
+fn modern_status(method: &str, code: Option<i64>) -> StatusCode {
+    // A method that is offered here is there, whatever its upstream means.
+    if code == Some(METHOD_NOT_FOUND) && method_spec(method).is_some() {
+        return StatusCode::OK;
+    }
     StatusCode::from_u16(bridge::modern_status(code)).unwrap_or(StatusCode::OK)
 }
 
@@ -395,7 +415,7 @@ fn restored(
     let bridged = bridge::answer(&to, answer.version, &answer.message, id);
     let mut done = Done::ok(bridged.text);
     if cx.session.era() == Era::Modern {
-        done.status = modern_status(bridged.code);
+        done.status = modern_status(message.method(), bridged.code);
     }
     (done, bridged.outcome)
 }

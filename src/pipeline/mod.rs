@@ -33,6 +33,7 @@ mod offer;
 mod outlet;
 mod plain;
 mod reply;
+mod rounds;
 mod seal;
 mod snapshot;
 
@@ -84,6 +85,8 @@ pub struct Pipeline {
     /// The streams of clients of HTTP+SSE.
     channels: Channels,
     hub: hub::Hub,
+    /// Calls that wait for their modern clients.
+    parked: modern::Parked,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -109,6 +112,7 @@ impl Pipeline {
             sessions,
             channels,
             hub: hub::Hub::default(),
+            parked: modern::Parked::new(metrics.parked_calls()),
             metrics,
             tasks,
             stop,

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
 };
 
 use super::access_log;
@@ -83,6 +84,7 @@ pub(super) struct Families {
     pub(super) sessions: IntGaugeVec,
     pub(super) streams: IntGaugeVec,
     pub(super) streams_unreplayable: IntCounterVec,
+    parked_calls: IntGaugeVec,
     pub(super) catalog_items: IntGaugeVec,
     pub(super) catalog_tokens: IntGaugeVec,
     pub(super) batch_elements: Histogram,
@@ -114,6 +116,7 @@ impl Families {
             sessions: gauges(&r, "sessions", "Sessions that are open.", &["route", "era"]),
             streams: gauges(&r, "streams", "Event streams that are open.", &["route", "kind"]),
             streams_unreplayable: counters(&r, "streams_unreplayable_total", "Last-Event-ID values that could not be served.", &["route"]),
+            parked_calls: gauges(&r, "parked_calls", "Calls that wait for their client to answer a question.", &[]),
             catalog_items: gauges(&r, "catalog_items", "Items in the catalog.", &["route", "kind"]),
             catalog_tokens: gauges(&r, "catalog_tokens", "Estimated tokens of the tool list.", &["route"]),
             batch_elements: batch_elements(&r),
@@ -125,6 +128,11 @@ impl Families {
         families
     }
 
+    /// Calls that wait for their client to answer a question.
+    pub(super) fn parked_calls(&self) -> IntGauge {
+        self.parked_calls.with_label_values::<&str>(&[])
+    }
+
     /// The counter of one direction.
     pub(super) fn bytes(&self, direction: Direction) -> IntCounter {
         self.bytes.with_label_values(&[direction.as_str()])
@@ -132,6 +140,7 @@ impl Families {
 
     /// What needs no handle: build, process, dropped log lines, and the closed values of `direction`.
     fn register_constant(&self) {
+        self.parked_calls();
         for direction in Direction::ALL {
             self.bytes(direction);
         }

@@ -47,6 +47,11 @@ impl Metrics {
         })
     }
 
+    /// Calls that wait for their client to answer a question.
+    pub fn parked_calls(&self) -> IntGauge {
+        self.families.parked_calls()
+    }
+
     /// The label of a known MCP method or a configured pattern; else `other`.
     pub fn label(&self, method: &str) -> MethodLabel {
         MethodLabel(self.families.methods.index(method))

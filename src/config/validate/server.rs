@@ -37,6 +37,7 @@ impl Checks<'_> {
             ("batch_timeout", server.batch_timeout.unwrap_or(std::time::Duration::MAX)),
             ("keep_alive", server.keep_alive),
             ("session_idle_timeout", server.session_idle_timeout),
+            ("park_timeout", server.park_timeout),
         ] {
             self.lasting(&table, key, duration);
         }

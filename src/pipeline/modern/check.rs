@@ -35,18 +35,12 @@ pub(super) fn supported() -> Vec<&'static str> {
 
 /// Reads and judges `_meta`.
 pub(super) fn claims(message: &Message) -> Result<Claims, Fault> {
-    let version = message.member_str(Member::MetaProtocolVersion);
-    let version = version.ok_or_else(|| missing(meta::PROTOCOL_VERSION, "a string"))?;
+    if message.member_str(Member::MetaProtocolVersion).is_none() {
+        return Err(missing(meta::PROTOCOL_VERSION, "a string"));
+    }
     let caps = message.member(Member::MetaClientCapabilities);
     let caps = caps.filter(|caps| caps.starts_with(b"{"));
     let caps = caps.ok_or_else(|| missing(meta::CLIENT_CAPABILITIES, "an object"))?;
-    let served = ProtocolVersion::parse(&version).is_some_and(|known| known.era() == Era::Modern);
-    if !served {
-        let text = "Unsupported protocol version: name one of data.supported; legacy ones begin with initialize";
-        return Err(Fault::new(Reason::UnsupportedVersion, text)
-            .with("supported", json!(supported()).to_string())
-            .with("requested", json!(version).to_string()));
-    }
     let level = message.member(Member::MetaLogLevel);
     let rank = match &level {
         None => None,
@@ -68,10 +62,17 @@ fn missing(key: &str, kind: &str) -> Fault {
     Fault::new(Reason::MissingMeta, text)
 }
 
-/// Compares the standard headers with the body.
+/// Compares the standard headers with the body; the revision that both name must be one that is served.
 pub(super) fn headers(message: &Message, headers: &HeaderMap) -> Result<(), Fault> {
     let version = message.member_str(Member::MetaProtocolVersion).unwrap_or_default();
     same("MCP-Protocol-Version", headers, &VERSION, &version, false)?;
+    let served = ProtocolVersion::parse(&version).is_some_and(|known| known.era() == Era::Modern);
+    if !served {
+        let text = "Unsupported protocol version: name one of data.supported; legacy ones begin with initialize";
+        return Err(Fault::new(Reason::UnsupportedVersion, text)
+            .with("supported", json!(supported()).to_string())
+            .with("requested", json!(version).to_string()));
+    }
     same("Mcp-Method", headers, &METHOD, message.method(), false)?;
     let named = method_spec(message.method()).and_then(|spec| spec.named.member());
     // Without a usable member the params are wrong, whatever the header says.
@@ -187,9 +188,15 @@ mod tests {
         assert_eq!(reason(&format!("{{{version},{list}}}")), Err(Reason::MissingMeta));
         let level = r#""io.modelcontextprotocol/logLevel":"loud""#;
         assert_eq!(reason(&format!("{{{version},{caps},{level}}}")), Err(Reason::InvalidParams));
-        for old in ["2025-11-25", "2099-01-01", ""] {
-            let meta = META.replace("2026-07-28", old);
-            assert_eq!(reason(&meta), Err(Reason::UnsupportedVersion), "{old}");
+        for old in ["2025-11-25", "2099-01-01"] {
+            let message = message(&META.replace("2026-07-28", old));
+            let mut map = HeaderMap::new();
+            map.insert("mcp-protocol-version", HeaderValue::from_static(old));
+            let reason = super::headers(&message, &map).map_err(|fault| fault.reason);
+            assert_eq!(reason, Err(Reason::UnsupportedVersion), "{old}");
+            map.insert("mcp-protocol-version", HeaderValue::from_static("2026-07-28"));
+            let reason = super::headers(&message, &map).map_err(|fault| fault.reason);
+            assert_eq!(reason, Err(Reason::HeaderMismatch), "{old}");
         }
     }
 

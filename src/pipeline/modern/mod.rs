@@ -2,7 +2,11 @@
 
 mod check;
 mod discover;
+mod flight;
 mod listen;
+mod parked;
+mod rounds;
+mod state;
 
 use std::sync::Arc;
 
@@ -12,6 +16,8 @@ use self::check::Claims;
 pub(super) use self::check::params;
 pub(super) use self::discover::discover;
 pub(super) use self::listen::{Listener, listen};
+pub(super) use self::parked::Parked;
+pub(super) use self::rounds::{call, relayed};
 use super::call::Context;
 use super::entry::turned_away;
 use super::ledger::Caller;

@@ -1,0 +1,168 @@
+//! `requestState`: what a client hands back with a retry, sealed and bound to the call that it was given for (MCP digest
+//! §13.3).
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::fault::{Fault, Reason};
+use crate::jsonrpc::{Member, Message};
+use crate::pipeline::call::Context;
+use crate::pipeline::seal::Seal;
+
+/// How long a state of an upstream may be handed back.
+const RELAYED_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// What is sealed.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct State {
+    /// The upstream that is owed the answer.
+    pub(super) upstream: String,
+    /// The rounds that were made.
+    pub(super) round: u32,
+    /// What becomes of the retry.
+    pub(super) then: Then,
+    digest: String,
+    /// Seconds since 1970.
+    expires: u64,
+}
+
+/// What becomes of a retry.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) enum Then {
+    /// It goes on with the parked call of this handle.
+    Resume(u128),
+    /// It is the upstream's: with its own state, as the JSON text of a string, where it gave one.
+    Relay(Option<String>),
+    /// The call is made once more when all of these are accepted.
+    Again(Vec<String>),
+}
+
+/// Seals a state for the client of this request.
+pub(super) fn close(
+    cx: &Context,
+    message: &Message,
+    upstream: &str,
+    round: u32,
+    then: Then,
+) -> Result<String, Fault> {
+    let lasts = match then {
+        Then::Resume(_) => cx.snapshot.server.park_timeout,
+        Then::Relay(_) | Then::Again(_) => RELAYED_FOR,
+    };
+    let state = State {
+        upstream: upstream.to_owned(),
+        round,
+        then,
+        digest: digest(message),
+        expires: now() + lasts.as_secs(),
+    };
+    let failed = || Fault::new(Reason::Internal, "the state of the request cannot be sealed");
+    let text = serde_json::to_vec(&state).map_err(|_| failed())?;
+    seal(cx).close(&text, &bound(cx)).map_err(|_| failed())
+}
+
+/// The state that a request hands back; `None` when it has none.
+///
+/// # Errors
+/// It is not one of ours, for this client, this call and this time.
+pub(super) fn open(cx: &Context, message: &Message) -> Result<Option<State>, Fault> {
+    if message.member(Member::RequestState).is_none() {
+        return Ok(None);
+    }
+    let text = message.member_str(Member::RequestState);
+    let text = text.and_then(|sealed| seal(cx).open(&sealed, &bound(cx)));
+    let state = text.and_then(|text| serde_json::from_slice::<State>(&text).ok());
+    let valid = |state: &State| state.expires >= now() && state.digest == digest(message);
+    state.filter(valid).map(Some).ok_or_else(not_valid)
+}
+
+/// What a state is answered with that cannot be used. It tells nothing of why.
+pub(super) fn not_valid() -> Fault {
+    Fault::new(Reason::InvalidParams, "Invalid params: requestState is not valid (any more)")
+}
+
+fn seal(cx: &Context) -> Seal {
+    Seal::new(&cx.snapshot.secret, "requestState")
+}
+
+fn bound(cx: &Context) -> [&[u8]; 2] {
+    let principal = cx.session.principal().map_or(&b""[..], |principal| principal.as_bytes());
+    [cx.route.name.as_str().as_bytes(), principal]
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// What makes a call this call: the method, whom it is for, the arguments. However a client writes them.
+fn digest(message: &Message) -> String {
+    let mut hash = Sha256::new();
+    let mut part = |text: &str| {
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text);
+    };
+    part(message.method());
+    for member in [Member::Name, Member::Uri] {
+        part(&message.member_str(member).unwrap_or_default());
+    }
+    let arguments = message.member(Member::Arguments).unwrap_or_default();
+    let arguments = serde_json::from_slice::<Value>(&arguments).unwrap_or_default();
+    let mut text = String::new();
+    write_canonical(&arguments, &mut text);
+    part(&text);
+    URL_SAFE_NO_PAD.encode(hash.finalize())
+}
+
+/// JSON with sorted members and no white space.
+fn write_canonical(value: &Value, text: &mut String) {
+    match value {
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().collect();
+            members.sort_by_key(|(name, _)| *name);
+            text.push('{');
+            for (name, value) in members {
+                text.push_str(&Value::from(name.as_str()).to_string());
+                text.push(':');
+                write_canonical(value, text);
+                text.push(',');
+            }
+            text.push('}');
+        }
+        Value::Array(values) => {
+            text.push('[');
+            for value in values {
+                write_canonical(value, text);
+                text.push(',');
+            }
+            text.push(']');
+        }
+        scalar => text.push_str(&scalar.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str, arguments: &str) -> String {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}","arguments":{arguments}}}}}"#
+        );
+        digest(&Message::parse(text.into(), 64).expect("a message"))
+    }
+
+    #[test]
+    fn a_digest_depends_on_what_is_called_and_not_on_how_it_is_written() {
+        let one = of("a", r#"{"x":1,"y":[{"b":2,"a":"ü"}]}"#);
+        assert_eq!(one, of("a", r#"{ "y" : [ {"a":"\u00fc","b":2} ], "x":1 }"#));
+        assert_ne!(one, of("b", r#"{"x":1,"y":[{"b":2,"a":"ü"}]}"#));
+        assert_ne!(one, of("a", r#"{"x":1,"y":[{"b":3,"a":"ü"}]}"#));
+        assert_ne!(of("a", r#"{"x":["1","2"]}"#), of("a", r#"{"x":["1,2"]}"#));
+        assert_ne!(of("a", "{}"), of("a", "null"));
+    }
+}
