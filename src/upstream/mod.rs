@@ -15,6 +15,7 @@ mod pending;
 mod pool;
 mod stamp;
 mod stdio;
+mod subscription;
 mod verdict;
 
 pub use call::{Answered, Ask, AskReply, CallEvent, CallerId, Client, OutCall};

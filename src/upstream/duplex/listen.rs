@@ -5,108 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::CallError;
 use super::super::link::NoticeKind;
 use super::super::pending::Slot;
+use super::super::subscription::{Heard, Wanted, agreed, honoured, missed, pause, request};
+pub(in crate::upstream) use super::super::subscription::{Offers, Watched};
 use super::channel::{Channel, Sort};
 use crate::jsonrpc::{Id, Member, Message, RawObject};
-use crate::mcp::{ListKind, ProtocolVersion, meta};
+use crate::mcp::{ProtocolVersion, meta};
 
-/// Most resources that are watched on one link.
-const MAX_WATCHED: usize = 10_000;
 /// The first pause before a subscription is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// The longest pause is this many times the first doubled.
-const MAX_DOUBLINGS: u32 = 8;
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(256);
 /// A subscription that lasted that long was a good one.
 const STEADY: Duration = Duration::from_secs(30);
-
-/// What a server offers to tell unasked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Offers {
-    tools: bool,
-    prompts: bool,
-    resources: bool,
-    updates: bool,
-}
-
-impl Offers {
-    /// Reads the `capabilities` of a `DiscoverResult`.
-    pub(super) fn parse(result: &[u8]) -> Self {
-        let result: Value = serde_json::from_slice(result).unwrap_or_default();
-        let caps = &result["capabilities"];
-        let offers = |list: &str, member: &str| caps[list][member] == Value::Bool(true);
-        Self {
-            tools: offers("tools", "listChanged"),
-            prompts: offers("prompts", "listChanged"),
-            resources: offers("resources", "listChanged"),
-            updates: offers("resources", "subscribe"),
-        }
-    }
-
-    fn lists(self) -> impl Iterator<Item = ListKind> {
-        let offered = [
-            (self.tools, ListKind::Tools),
-            (self.prompts, ListKind::Prompts),
-            (self.resources, ListKind::Resources),
-        ];
-        offered.into_iter().filter_map(|(offered, list)| offered.then_some(list))
-    }
-}
-
-type Uris = Arc<BTreeSet<Box<str>>>;
-
-/// The resources that are watched on one link. It outlives the children.
-#[derive(Debug)]
-pub(in crate::upstream) struct Watched(watch::Sender<Wanted>);
-
-/// One state of the set. The number grows with each change.
-#[derive(Clone, Debug, Default)]
-struct Wanted {
-    number: u64,
-    uris: Uris,
-}
-
-impl Watched {
-    pub(in crate::upstream) fn new() -> Self {
-        Self(watch::Sender::new(Wanted::default()))
-    }
-
-    /// Adds one. Says since which state it is in, and whether it was not before; `None` when there are too many.
-    fn add(&self, uri: &str) -> Option<(u64, bool)> {
-        let mut added = None;
-        self.0.send_if_modified(|wanted| {
-            if wanted.uris.contains(uri) {
-                added = Some((wanted.number, false));
-                return false;
-            }
-            if wanted.uris.len() >= MAX_WATCHED {
-                return false;
-            }
-            Arc::make_mut(&mut wanted.uris).insert(uri.into());
-            wanted.number += 1;
-            added = Some((wanted.number, true));
-            true
-        });
-        added
-    }
-
-    /// Takes one out.
-    pub(in crate::upstream) fn remove(&self, uri: &str) {
-        self.0.send_if_modified(|wanted| {
-            let removed = wanted.uris.contains(uri);
-            if removed {
-                Arc::make_mut(&mut wanted.uris).remove(uri);
-                wanted.number += 1;
-            }
-            removed
-        });
-    }
-}
 
 /// The subscriptions of one channel.
 #[derive(Debug)]
@@ -114,17 +30,6 @@ pub(super) struct Feed {
     /// Those that are open, by id, with who waits for the acknowledgement.
     open: Mutex<HashMap<u64, Option<oneshot::Sender<Message>>>>,
     heard: watch::Sender<Heard>,
-}
-
-/// What the last attempt to subscribe came to.
-#[derive(Clone, Debug, Default)]
-struct Heard {
-    /// Which state of [`Watched`] it was for; those begin at 0.
-    number: Option<u64>,
-    /// The resources that the server tells of.
-    uris: Uris,
-    /// Why it failed.
-    why: Option<Arc<CallError>>,
 }
 
 impl Default for Feed {
@@ -196,7 +101,7 @@ impl Channel {
     /// Keeps a subscription open for what the server offers and what is watched, until the channel ends.
     pub(in crate::upstream) async fn listen(self: Arc<Self>, watched: Arc<Watched>) {
         let Some(offers) = self.offers.get().copied() else { return };
-        if offers == Offers::default() {
+        if offers.is_nothing() {
             return;
         }
         tokio::select! {
@@ -207,7 +112,7 @@ impl Channel {
     }
 
     async fn keep_listening(self: &Arc<Self>, offers: Offers, watched: &Watched) {
-        let mut wanted = watched.0.subscribe();
+        let mut wanted = watched.subscribe();
         let mut open: Option<Subscription<'_>> = None;
         let mut missed = false;
         let mut failures = 0;
@@ -232,7 +137,7 @@ impl Channel {
                     });
                     tokio::select! {
                         _ = wanted.changed() => failures = 0,
-                        () = sleep(pause(failures)) => failures += 1,
+                        () = sleep(pause(AGAIN_AFTER, failures, LONGEST_PAUSE)) => failures += 1,
                     }
                     continue;
                 }
@@ -243,7 +148,7 @@ impl Channel {
                     open = None;
                     missed = true;
                     failures = if began.elapsed() >= STEADY { 0 } else { failures + 1 };
-                    sleep(pause(failures)).await;
+                    sleep(pause(AGAIN_AFTER, failures, LONGEST_PAUSE)).await;
                 }
             }
         }
@@ -295,11 +200,8 @@ impl Channel {
         for list in offers.lists() {
             self.tell(NoticeKind::ListChanged(list));
         }
-        for uri in uris {
-            let params = serde_json::json!({ "uri": uri }).to_string();
-            let updated =
-                Message::notification("notifications/resources/updated", Some(params.as_bytes()));
-            self.tell(NoticeKind::ResourceUpdated(updated));
+        for kind in missed(uris) {
+            self.tell(kind);
         }
     }
 
@@ -309,91 +211,15 @@ impl Channel {
         watched: &Watched,
         uri: &str,
     ) -> Result<(), CallError> {
-        if !self.offers.get().is_some_and(|offers| offers.updates) {
+        if !self.offers.get().is_some_and(|offers| offers.updates()) {
             return Err(self.ctx.protocol("it does not tell of updates of resources"));
         }
-        let Some((number, added)) = watched.add(uri) else {
-            return Err(CallError::Busy { upstream: self.ctx.name.clone() });
+        let gone = async {
+            tokio::select! {
+                () = self.closed() => self.ctx.closed(true, "its input was closed"),
+                () = self.broken() => self.ctx.closed(true, "its output was closed"),
+            }
         };
-        let mut taken_back = TakenBack { watched, uri: added.then_some(uri) };
-        let mut heard = self.feed.heard.subscribe();
-        let limit = self.ctx.config.timeout;
-        let heard = tokio::select! {
-            biased;
-            heard = timeout(limit, heard.wait_for(|heard| heard.number >= Some(number))) => heard,
-            () = self.closed() => return Err(self.ctx.closed(true, "its input was closed")),
-            () = self.broken() => return Err(self.ctx.closed(true, "its output was closed")),
-        };
-        let heard = match heard {
-            Ok(Ok(heard)) => heard.clone(),
-            Ok(Err(_)) => return Err(self.ctx.closed(true, "it was forgotten")),
-            Err(_) => return Err(self.ctx.timeout(limit)),
-        };
-        if heard.uris.contains(uri) {
-            taken_back.uri = None;
-            return Ok(());
-        }
-        Err(match heard.why {
-            Some(why) => why.again(),
-            None => self.ctx.protocol("it does not tell of updates of this resource"),
-        })
+        agreed(&self.ctx, watched, uri, self.feed.heard.subscribe(), gone).await
     }
-}
-
-/// Takes a resource out again that the server did not agree to tell of.
-struct TakenBack<'a> {
-    watched: &'a Watched,
-    uri: Option<&'a str>,
-}
-
-impl Drop for TakenBack<'_> {
-    fn drop(&mut self) {
-        if let Some(uri) = self.uri {
-            self.watched.remove(uri);
-        }
-    }
-}
-
-/// Our `subscriptions/listen`.
-fn request(offers: Offers, uris: &BTreeSet<Box<str>>) -> Message {
-    let mut filter: Map<String, Value> = Map::new();
-    for list in offers.lists() {
-        filter.insert(flag(list).to_owned(), true.into());
-    }
-    if !uris.is_empty() {
-        let uris = uris.iter().map(|uri| Value::from(&**uri)).collect();
-        filter.insert("resourceSubscriptions".to_owned(), uris);
-    }
-    let params = serde_json::json!({ "notifications": filter }).to_string();
-    Message::request("subscriptions/listen", Some(params.as_bytes()))
-}
-
-fn flag(list: ListKind) -> &'static str {
-    match list {
-        ListKind::Tools => "toolsListChanged",
-        ListKind::Prompts => "promptsListChanged",
-        ListKind::Resources | ListKind::Templates => "resourcesListChanged",
-    }
-}
-
-/// The resources that an acknowledgement agrees to.
-fn honoured(acknowledged: &Message) -> Uris {
-    #[derive(serde::Deserialize)]
-    struct Params {
-        notifications: Filter,
-    }
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Filter {
-        #[serde(default)]
-        resource_subscriptions: Vec<Box<str>>,
-    }
-    let params = acknowledged.params().unwrap_or_default();
-    let params = serde_json::from_slice::<Params>(&params);
-    let uris = params.map(|params| params.notifications.resource_subscriptions);
-    Arc::new(uris.unwrap_or_default().into_iter().collect())
-}
-
-fn pause(failures: u32) -> Duration {
-    AGAIN_AFTER.saturating_mul(1 << failures.min(MAX_DOUBLINGS))
 }
