@@ -173,6 +173,16 @@ impl Channel {
         self.pending.len()
     }
 
+    /// The request with that id was not taken.
+    pub(in crate::upstream) fn fail(&self, id: u64, error: CallError) {
+        self.pending.settle(id, Err(error));
+    }
+
+    /// Whether the server was greeted.
+    pub(in crate::upstream) fn is_greeted(&self) -> bool {
+        self.version.get().is_some()
+    }
+
     /// Fails every call, takes no more, and closes the upstream's input behind what is queued.
     pub(in crate::upstream) fn close(&self, why: &str) {
         self.pending.fail_all(why, || self.ctx.closed(true, why));

@@ -52,6 +52,16 @@ impl Channel {
         Ok(hello)
     }
 
+    /// Greets a server that cannot but have sessions.
+    pub(in crate::upstream) async fn greet_legacy(
+        &self,
+        limit: Duration,
+    ) -> Result<Hello, CallError> {
+        let hello = self.initialize(limit).await?;
+        let _ = self.version.set(hello.version);
+        Ok(hello)
+    }
+
     /// Whether `server/discover` was sent as the first of all, and nothing came back.
     pub(in crate::upstream) fn is_probing(&self) -> bool {
         self.probing.load(Ordering::Acquire)

@@ -14,6 +14,6 @@ mod salvage;
 #[cfg(test)]
 pub(in crate::upstream) mod tests;
 
-pub(in crate::upstream) use channel::Channel;
+pub(in crate::upstream) use channel::{Channel, Out, Outlet, Sort};
 pub(in crate::upstream) use listen::Watched;
 pub(in crate::upstream) use noise::{Flow, Tail, printable};

@@ -152,12 +152,36 @@ impl Endpoint {
 
     /// The path that a `Location` names, when it stays on this origin.
     fn target(&self, location: Option<&HeaderValue>) -> Option<Uri> {
+        let target = self.join(location?.to_str().ok()?)?;
+        if target.origin() != self.url.origin() { None } else { path_of(&target) }
+    }
+
+    /// An address as it is meant where the last request went to.
+    fn join(&self, reference: &str) -> Option<Url> {
         let mut base = self.url.clone();
         let current = self.current.load();
         base.set_path(current.path());
         base.set_query(current.query());
-        let target = base.join(location?.to_str().ok()?).ok()?;
-        if target.origin() != self.url.origin() { None } else { path_of(&target) }
+        base.join(reference).ok()
+    }
+
+    /// The same upstream at an address that it names. Says what is wrong with one that cannot be used.
+    pub(super) fn at(&self, reference: &str) -> Result<Self, &'static str> {
+        let url = self.join(reference).ok_or("the endpoint that it names is no address")?;
+        if url.origin() != self.url.origin() {
+            return Err("the endpoint that it names is of another origin");
+        }
+        let configured = path_of(&url).ok_or("the endpoint that it names cannot be sent")?;
+        Ok(Self {
+            name: self.name.clone(),
+            config: Arc::clone(&self.config),
+            metrics: Arc::clone(&self.metrics),
+            headers: self.headers.clone(),
+            pool: Arc::clone(&self.pool),
+            current: ArcSwap::from_pointee(configured.clone()),
+            configured,
+            url,
+        })
     }
 
     /// Sends once, on a waiting connection if there is one. A connection that closed before it took the request is

@@ -10,6 +10,7 @@ mod listen;
 mod modern;
 mod plain;
 mod reply;
+mod sse;
 mod standard;
 mod stream;
 #[cfg(test)]
@@ -23,4 +24,5 @@ pub(in crate::upstream) use endpoint::Endpoint;
 pub(in crate::upstream) use link::{Failed, HttpLink, Unopened};
 pub(in crate::upstream) use modern::ModernLink;
 pub(in crate::upstream) use plain::Plain;
+pub(in crate::upstream) use sse::SseLink;
 pub use worker::{set_worker, worker};

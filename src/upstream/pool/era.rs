@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,8 +13,8 @@ use tokio::time::Instant;
 use super::Upstream;
 use super::slot::{Found, Landed, Link, Visit};
 use crate::config::Revision;
-use crate::mcp::{ClientCaps, Era};
-use crate::upstream::http::{Endpoint, HttpLink, ModernLink, Unopened};
+use crate::mcp::{ClientCaps, Era, ProtocolVersion};
+use crate::upstream::http::{Endpoint, HttpLink, ModernLink, SseLink, Unopened};
 use crate::upstream::stdio::StdioLink;
 use crate::upstream::{CallError, LinkKey, LinkScope};
 
@@ -163,28 +164,68 @@ impl Upstream {
         }
     }
 
-    /// `initialize`; where that is refused, it is asked whether it speaks without. Only when it does, the refusal counts.
+    /// `initialize`; where that is refused, it is asked whether it speaks without, and for a stream of the older binding to
+    /// HTTP. Only when it does, the refusal counts.
     async fn open_session(
         self: &Arc<Self>,
         place: &LinkKey,
         endpoint: &Arc<Endpoint>,
     ) -> Result<Option<Link>, CallError> {
+        let older_first = self.begins_with_a_stream();
+        if older_first && let Some(link) = self.open_stream(place, endpoint).await? {
+            return Ok(Some(link));
+        }
         let error = match HttpLink::open(self.context(place), Arc::clone(endpoint)).await {
             Ok(link) => return Ok(Some(Link::Http(link))),
-            Err(Unopened::Refused(error)) if self.may_be_other() => error,
+            Err(Unopened::Refused(error)) => error,
             Err(unopened) => return Err(unopened.into_error()),
         };
-        let modern = self.place(place, Era::Modern).into_owned();
-        match ModernLink::open(self.context(&modern), Arc::clone(endpoint)).await {
-            Ok(link) => {
-                tracing::debug!(upstream = %self.name, %error, "it wants no sessions");
-                self.verdict.found(Era::Modern);
-                self.verdict.refused(Era::Legacy, Instant::now());
-                self.adopt(&modern, Link::Modern(link)).await;
+        if self.may_be_other() {
+            let modern = self.place(place, Era::Modern).into_owned();
+            match ModernLink::open(self.context(&modern), Arc::clone(endpoint)).await {
+                Ok(link) => {
+                    tracing::debug!(upstream = %self.name, %error, "it wants no sessions");
+                    self.verdict.found(Era::Modern);
+                    self.verdict.refused(Era::Legacy, Instant::now());
+                    self.adopt(&modern, Link::Modern(link)).await;
+                    return Ok(None);
+                }
+                Err(Unopened::Refused(_)) => {}
+                Err(Unopened::Failed(error)) => return Err(error),
+            }
+        }
+        // What answers as JSON-RPC has it would not do so for want of a stream.
+        let no_rpc = matches!(error, CallError::Status { .. });
+        if no_rpc
+            && !older_first
+            && let Some(link) = self.open_stream(place, endpoint).await?
+        {
+            return Ok(Some(link));
+        }
+        Err(error)
+    }
+
+    /// Whether the older binding to HTTP is tried before the newer one.
+    fn begins_with_a_stream(&self) -> bool {
+        let pinned = self.config.revision == Revision::Pinned(ProtocolVersion::V2024_11_05);
+        pinned || self.older.load(Ordering::Relaxed)
+    }
+
+    /// Opens a session of the older binding to HTTP; `None` when there is none.
+    async fn open_stream(
+        &self,
+        place: &LinkKey,
+        endpoint: &Arc<Endpoint>,
+    ) -> Result<Option<Link>, CallError> {
+        let opened = SseLink::open(self.context(place), Arc::clone(endpoint)).await;
+        self.older.store(opened.is_ok(), Ordering::Relaxed);
+        match opened {
+            Ok(link) => Ok(Some(Link::Sse(link))),
+            Err(Unopened::Refused(error)) => {
+                tracing::debug!(upstream = %self.name, %error, "it offers no stream");
                 Ok(None)
             }
-            Err(Unopened::Refused(_)) => Err(error),
-            Err(Unopened::Failed(error)) => Err(error),
+            Err(unopened) => Err(unopened.into_error()),
         }
     }
 

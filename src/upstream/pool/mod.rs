@@ -85,6 +85,8 @@ pub struct Upstream {
     health: Health,
     /// Which eras it speaks.
     verdict: Arc<Verdict>,
+    /// Whether its sessions were found to be of the older binding to HTTP.
+    older: AtomicBool,
     /// When a child may be started again.
     backoff: Arc<Backoff>,
     /// When a link may be opened again.
@@ -121,6 +123,7 @@ impl Upstream {
             health: Health::default(),
             backoff: Arc::default(),
             hold: Hold::default(),
+            older: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             notices,
             reported: Mutex::new(Some(reported)),
@@ -151,6 +154,7 @@ impl Upstream {
             let result = match &link {
                 Link::Http(link) => link.call(&call).await,
                 Link::Modern(link) => link.call(&call).await,
+                Link::Sse(link) => Box::pin(link.call(&call)).await,
                 Link::Stdio(link) => {
                     let result = Box::pin(link.call(call)).await;
                     return self.noted(result.map(|message| Answered { message, version }));
@@ -234,12 +238,16 @@ impl Upstream {
     /// # Errors
     /// The upstream cannot be reached, or does not offer that.
     pub async fn watch(self: &Arc<Self>, key: &LinkKey, uri: &str) -> Result<(), CallError> {
-        let _ = (key, uri);
-        Ok(())
+        let limit = self.config.timeout.max(self.config.start_timeout);
+        let (_visit, link) = self.reach(key, limit).await?;
+        link.watch(uri).await
     }
     /// MCP: takes [`Upstream::watch`] back.
     pub fn unwatch(self: &Arc<Self>, key: &LinkKey, uri: &str) {
-        let _ = (key, uri);
+        let slot = self.links.get(&*self.place_now(key)).map(|slot| Arc::clone(&slot));
+        if let Some(link) = slot.and_then(|slot| slot.open_link()) {
+            link.unwatch(uri);
+        }
     }
     /// MCP: the link with that key, opened or not, is not retired as long as what is returned lives.
     pub fn keep(self: &Arc<Self>, key: &LinkKey) -> Result<Kept, CallError> {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::jsonrpc::Message;
-use crate::upstream::http::{HttpLink, ModernLink};
+use crate::upstream::http::{HttpLink, ModernLink, SseLink};
 use crate::upstream::stdio::StdioLink;
 use crate::upstream::{CallError, Hello};
 
@@ -20,6 +20,8 @@ pub(super) enum Link {
     Http(Arc<HttpLink>),
     /// An upstream without sessions over Streamable HTTP. A lost one is replaced by another link.
     Modern(Arc<ModernLink>),
+    /// A session over the older binding to HTTP. A lost one is replaced by another link.
+    Sse(Arc<SseLink>),
     /// A child. It is started again behind the same link.
     Stdio(Arc<StdioLink>),
 }
@@ -30,6 +32,7 @@ impl Link {
         match self {
             Self::Http(link) => link.is_open(),
             Self::Modern(link) => link.is_open(),
+            Self::Sse(link) => link.is_open(),
             Self::Stdio(_) => true,
         }
     }
@@ -39,6 +42,7 @@ impl Link {
         match self {
             Self::Http(link) => link.is_open(),
             Self::Modern(link) => link.is_open(),
+            Self::Sse(link) => link.is_open(),
             Self::Stdio(link) => link.is_open(),
         }
     }
@@ -48,6 +52,7 @@ impl Link {
         match self {
             Self::Http(link) => link.hello(),
             Self::Modern(link) => link.hello(),
+            Self::Sse(link) => link.hello(),
             Self::Stdio(link) => link.hello(),
         }
     }
@@ -57,6 +62,7 @@ impl Link {
         match self {
             Self::Http(link) => link.notify(message).await,
             Self::Modern(link) => link.notify(message).await,
+            Self::Sse(link) => link.notify(message),
             Self::Stdio(link) => link.notify(message).await,
         }
     }
@@ -66,7 +72,24 @@ impl Link {
         match self {
             Self::Http(link) => link.close().await,
             Self::Modern(link) => link.close(),
+            Self::Sse(link) => link.close(),
             Self::Stdio(link) => link.close().await,
+        }
+    }
+
+    /// Wants to hear of updates of a resource; with a session that is asked for by a call.
+    pub(super) async fn watch(&self, uri: &str) -> Result<(), CallError> {
+        match self {
+            Self::Stdio(link) => link.watch(uri).await,
+            Self::Http(_) | Self::Modern(_) | Self::Sse(_) => Ok(()),
+        }
+    }
+
+    /// Takes [`Link::watch`] back.
+    pub(super) fn unwatch(&self, uri: &str) {
+        match self {
+            Self::Stdio(link) => link.unwatch(uri),
+            Self::Http(_) | Self::Modern(_) | Self::Sse(_) => {}
         }
     }
 
@@ -75,6 +98,7 @@ impl Link {
         match self {
             Self::Http(link) => link.abandon(),
             Self::Modern(link) => link.close(),
+            Self::Sse(link) => link.close(),
             Self::Stdio(_) => {}
         }
     }
@@ -83,8 +107,9 @@ impl Link {
         match (self, other) {
             (Self::Http(one), Self::Http(two)) => Arc::ptr_eq(one, two),
             (Self::Modern(one), Self::Modern(two)) => Arc::ptr_eq(one, two),
+            (Self::Sse(one), Self::Sse(two)) => Arc::ptr_eq(one, two),
             (Self::Stdio(one), Self::Stdio(two)) => Arc::ptr_eq(one, two),
-            (Self::Http(_) | Self::Modern(_) | Self::Stdio(_), _) => false,
+            (Self::Http(_) | Self::Modern(_) | Self::Sse(_) | Self::Stdio(_), _) => false,
         }
     }
 }

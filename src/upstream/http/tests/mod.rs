@@ -8,6 +8,7 @@ mod eras;
 mod modern;
 mod plain;
 mod sessions;
+mod sse;
 mod streams;
 mod stub;
 
