@@ -5,6 +5,18 @@
 //! `mute` (never answers `initialize`), `ignore_eof` and `ignore_term`, `instructions_bytes`,
 //! `capabilities` (instead of `tools` alone), `starts_file` (a line is added to it at each start).
 //! What the tools do stands at [`Fake::run`].
+//!
+//! With `revision` and `journal` (a file) it is a `Scene` instead: a strict server of that revision that offers what the
+//! same scene offers over HTTP. Of the other members only `noise` has a meaning then.
+
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "made for the tests, which use all of it"
+)]
+#[path = "../tests/it/fake/scene/mod.rs"]
+mod scene;
 
 use std::collections::HashSet;
 use std::io::{BufRead, Write};
@@ -61,6 +73,13 @@ fn main() {
     let script: Value = serde_json::from_str(&script).expect("the script is JSON");
     let fake = Arc::new(Fake { script, ..Fake::default() });
     exit_with_parent();
+    if let Some(revision) = fake.script["revision"].as_str() {
+        if fake.script["noise"] == true {
+            write_noise();
+        }
+        let journal = fake.script["journal"].as_str().expect("a scene has a journal");
+        return perform(revision, std::path::Path::new(journal));
+    }
     fake.begin();
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
@@ -77,6 +96,52 @@ fn main() {
     if fake.script["ignore_eof"] == true {
         std::thread::sleep(Duration::from_secs(3600));
     }
+}
+
+/// Serves a scene until standard input ends.
+fn perform(revision: &str, journal: &std::path::Path) {
+    let journal = scene::Journal::in_file(journal);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        Arc::clone(&journal).watch();
+        let scene = scene::Scene::new(revision, journal);
+        let (out, mut messages) = tokio::sync::mpsc::unbounded_channel::<Value>();
+        let hop = scene::Hop::session("stdio", false);
+        hop.set_side(out.clone());
+        if !scene.is_modern() {
+            scene.announce(&hop);
+        }
+        tokio::spawn(async move {
+            while let Some(message) = messages.recv().await {
+                write_line(&message.to_string());
+            }
+        });
+        let mut lines =
+            tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(tokio::io::stdin()));
+        while let Ok(Some(line)) = lines.next_line().await {
+            let Ok(message) = serde_json::from_str::<Value>(&line) else {
+                scene.violation("no JSON", &json!(line));
+                continue;
+            };
+            if scene.is_modern() {
+                if let Err(refusal) = scene.check_modern(&message, None) {
+                    // Clients of either era may find out about it.
+                    if message["method"] != "initialize" {
+                        scene.violation(&refusal.message, &message);
+                    }
+                    let _ = out.send(refusal.answer(&message["id"]));
+                    continue;
+                }
+            } else {
+                scene.check_legacy(&message);
+                scene.check_opened(&hop, &message);
+            }
+            let (scene, hop, out) = (Arc::clone(&scene), Arc::clone(&hop), out.clone());
+            tokio::spawn(async move { scene.take(&hop, message, out).await });
+        }
+    });
+    // Reading standard input may still block a thread.
+    std::process::exit(0);
 }
 
 /// A test that dies must not leave children behind.

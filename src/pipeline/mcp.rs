@@ -105,7 +105,7 @@ async fn serve<'a>(
         // Boxed: the future of the most frequent request stays small.
         To::OwnerOfUri => Box::pin(located(cx, message, id, ledger, outlet)).await,
         To::OwnerOfRef => Box::pin(completion(cx, message, id, ledger, outlet)).await,
-        To::OwnerOfTask => Box::pin(modern::task(cx, message, id, ledger, outlet)).await,
+        To::OwnerOfTask => Err(method_not_found()),
     }
 }
 
@@ -397,7 +397,7 @@ fn modern_status(method: &str, code: Option<i64>) -> StatusCode {
 }
 
 /// The upstream's answer under the client's id, in the client's revision.
-pub(super) fn restored(
+fn restored(
     cx: &Context,
     message: &Message,
     id: &Id,

@@ -170,12 +170,17 @@ impl Streaming {
 
     /// The next block of an event stream, comments included; `None` at its end.
     pub async fn next_block(&mut self) -> Option<Event> {
+        patient("the next event", self.block()).await
+    }
+
+    /// The same, however long it takes.
+    pub async fn block(&mut self) -> Option<Event> {
         loop {
             if let Some(end) = self.text.windows(2).position(|two| two == b"\n\n") {
                 let block = self.text.split_to(end + 2);
                 return Some(Event::parse(std::str::from_utf8(&block).expect("UTF-8")));
             }
-            let frame = patient("the next event", self.body.frame()).await?;
+            let frame = self.body.frame().await?;
             if let Ok(data) = frame.expect("the stream does not break").into_data() {
                 self.text.extend_from_slice(&data);
             }

@@ -17,6 +17,8 @@ mod legacy_sse;
 mod limits;
 mod mcp;
 mod metrics;
+mod modern;
+mod pairing;
 mod peers;
 mod resume;
 mod seen;

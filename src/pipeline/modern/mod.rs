@@ -7,7 +7,6 @@ mod listen;
 mod parked;
 mod rounds;
 mod state;
-mod tasks;
 
 use std::sync::Arc;
 
@@ -19,7 +18,6 @@ pub(super) use self::discover::discover;
 pub(super) use self::listen::{Listener, listen};
 pub(super) use self::parked::Parked;
 pub(super) use self::rounds::{call, relayed};
-pub(super) use self::tasks::task;
 use super::call::Context;
 use super::entry::turned_away;
 use super::ledger::Caller;

@@ -2,6 +2,9 @@
 //! child on stdio (`examples/fake_stdio.rs`).
 
 pub mod http;
+#[allow(dead_code, reason = "some of it is for `examples/fake_stdio.rs` only")]
+pub mod scene;
+pub mod stage;
 pub mod stdio;
 
 use std::collections::{HashMap, HashSet};

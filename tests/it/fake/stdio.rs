@@ -23,8 +23,11 @@ pub fn program() -> &'static Path {
         let bin = Path::new(env!("CARGO_BIN_EXE_trunkline"));
         let folder = bin.parent().expect("the binary lies in a folder");
         let program = folder.join("examples").join("fake_stdio");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/fake_stdio.rs");
-        if is_older(&program, &source) {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let scene = sources.join("tests/it/fake/scene").read_dir().expect("it is there");
+        let scene = scene.flatten().map(|entry| entry.path());
+        let mut sources = scene.chain([sources.join("examples/fake_stdio.rs")]);
+        if sources.any(|source| is_older(&program, &source)) {
             build(folder.ends_with("release"));
         }
         program
