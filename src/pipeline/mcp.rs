@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use serde_json::Value;
+use serde_json::{Value, json};
 use smallvec::SmallVec;
 
 use super::call::{Context, Ended, Target, call};
 use super::ledger::Ledger;
 use super::lists::{Page, View};
+use super::offer::server_info;
 use super::reply::Done;
-use super::{Outlet, hub, modern};
+use super::{Outlet, hub, links, modern};
 use crate::exchange::bridge::{self, Recipient};
 use crate::exchange::outcome_of;
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Chunks, Id, IdKind, Member, Message, ParamsKind, result_response};
-use crate::mcp::{Era, ListKind, To, log_rank, method_spec};
+use crate::mcp::{Era, ListKind, To, log_rank, meta, method_spec};
 use crate::upstream::Answered;
 
 /// Serves one request (step 2 to 12). `place`: where it stands in its batch.
@@ -150,7 +151,7 @@ async fn list(cx: &Context, message: &Message, id: &Id, kind: ListKind) -> Serve
         _ => None,
     };
     let page = cx.route.lists.page(cx, kind, cursor.as_deref()).await;
-    let Page { text, next, hints } = page.map_err(Ended::Fault)?;
+    let Page { text, next, hints, missing } = page.map_err(Ended::Fault)?;
     let mut head = Vec::with_capacity(40 + id.text().len());
     head.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     head.extend_from_slice(id.text());
@@ -164,7 +165,13 @@ async fn list(cx: &Context, message: &Message, id: &Id, kind: ListKind) -> Serve
     if cx.session.era() == Era::Modern {
         let scope = if hints.public { "public" } else { "private" };
         let millis = hints.ttl.as_millis();
-        let end = format!(r#","resultType":"complete","ttlMs":{millis},"cacheScope":"{scope}""#);
+        let mut meta = json!({ meta::SERVER_INFO: server_info() });
+        if !missing.is_empty() {
+            meta["trunkline/missingUpstreams"] = missing.into();
+        }
+        let end = format!(
+            r#","resultType":"complete","ttlMs":{millis},"cacheScope":"{scope}","_meta":{meta}"#
+        );
         tail.extend_from_slice(end.as_bytes());
     }
     tail.extend_from_slice(b"}}");
@@ -217,7 +224,7 @@ async fn named<'a>(
         answer => answer?,
     };
     if let (Some(upstream), true) = (upstream, cx.route.backends.len() > 1) {
-        remember_links(cx, &answer.message, upstream);
+        links::remember(cx, &answer.message, upstream);
     }
     Ok(restored(cx, message, id, &answer, wrapped))
 }
@@ -431,32 +438,4 @@ pub(super) fn invalid_params(text: &'static str) -> Ended {
 
 fn method_not_found() -> Ended {
     Ended::Fault(Fault::new(Reason::MethodNotFound, "Method not found"))
-}
-
-/// Largest result that is searched for links.
-const MAX_SEARCHED: usize = 1 << 20;
-
-/// Remembers who showed a link to a resource: it need not be in any list.
-fn remember_links(cx: &Context, answer: &Message, upstream: usize) {
-    let text = answer.text();
-    if text.len() > MAX_SEARCHED || memchr::memmem::find(text, b"\"uri\"").is_none() {
-        return;
-    }
-    let Some(result) = answer.result() else { return };
-    let Ok(result) = serde_json::from_slice::<Value>(&result) else { return };
-    let blocks = match (&result["content"], &result["messages"]) {
-        (Value::Array(content), _) => content.iter().collect::<Vec<_>>(),
-        (_, Value::Array(messages)) => messages.iter().map(|message| &message["content"]).collect(),
-        _ => return,
-    };
-    for block in blocks {
-        let uri = match block["type"].as_str() {
-            Some("resource_link") => block["uri"].as_str(),
-            Some("resource") => block["resource"]["uri"].as_str(),
-            _ => None,
-        };
-        if let Some(uri) = uri {
-            cx.session.saw_link(uri, upstream);
-        }
-    }
 }

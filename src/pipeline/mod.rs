@@ -26,6 +26,7 @@ mod entry;
 mod hub;
 mod ledger;
 mod legacy;
+mod links;
 mod lists;
 mod mcp;
 mod modern;
@@ -85,6 +86,7 @@ pub struct Pipeline {
     /// The streams of clients of HTTP+SSE.
     channels: Channels,
     hub: hub::Hub,
+    holders: links::Holders,
     /// Calls that wait for their modern clients.
     parked: modern::Parked,
     metrics: Arc<Metrics>,
@@ -112,6 +114,7 @@ impl Pipeline {
             sessions,
             channels,
             hub: hub::Hub::default(),
+            holders: links::Holders::default(),
             parked: modern::Parked::new(metrics.parked_calls()),
             metrics,
             tasks,

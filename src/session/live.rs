@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::channel::Channel;
+use super::links::Links;
 use super::track::Track;
 use crate::config::RouteName;
 use crate::jsonrpc::{Id, Message};
@@ -69,10 +70,6 @@ pub struct NewSession {
     pub info: Option<Bytes>,
 }
 
-/// Most URIs of links that one session remembers.
-const MAX_LINKS: usize = 256;
-/// Longest URI of a link that is remembered.
-const MAX_LINK: usize = 4 << 10;
 /// Most questions to one client at once.
 const MAX_ASKS: usize = 64;
 
@@ -89,8 +86,8 @@ pub(super) struct Inner {
     pub(super) channel: Option<Arc<Channel>>,
     /// Kinds of lists that changed while there was no standing stream.
     pub(super) missed: Vec<ListKind>,
-    /// Links that results showed, newest last: URI and upstream.
-    links: VecDeque<(Arc<str>, usize)>,
+    /// Links that results showed.
+    links: Links,
     pub(super) ended: bool,
 }
 
@@ -269,21 +266,12 @@ impl Session {
 
     /// Remembers which upstream showed a link to this URI.
     pub fn saw_link(&self, uri: &str, upstream: usize) {
-        if uri.len() > MAX_LINK {
-            return;
-        }
-        let mut inner = self.inner.lock();
-        inner.links.retain(|(known, _)| **known != *uri);
-        if inner.links.len() >= MAX_LINKS {
-            inner.links.pop_front();
-        }
-        inner.links.push_back((uri.into(), upstream));
+        self.inner.lock().links.saw(uri, upstream);
     }
 
     /// The upstream that showed a link to this URI.
     pub fn link_owner(&self, uri: &str) -> Option<usize> {
-        let inner = self.inner.lock();
-        inner.links.iter().rev().find(|(known, _)| **known == *uri).map(|(_, upstream)| *upstream)
+        self.inner.lock().links.owner(uri)
     }
 
     /// Whether it has ended.

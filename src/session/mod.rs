@@ -5,6 +5,7 @@
 
 mod broadcast;
 mod channel;
+mod links;
 mod live;
 mod stream;
 mod table;
@@ -12,6 +13,7 @@ mod track;
 
 pub use broadcast::Broadcast;
 pub use channel::{Busy, Channel, Channels, Entered, Listening};
+pub use links::Links;
 pub use live::{Ask, NewSession, OpenCall, Session, SessionId};
 pub use stream::{Recorder, Stream};
 pub use table::{Full, Sessions};

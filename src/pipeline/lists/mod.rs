@@ -19,7 +19,7 @@ use self::cell::Cell;
 use self::refresh::{announces, link, offers, settle, start};
 pub(super) use self::refresh::{home, warm};
 use super::call::Context;
-use super::{Backend, McpRoute, Pipeline, cursor};
+use super::{Backend, McpRoute, Pipeline, cursor, links};
 use crate::catalog::{Hints, Listing, Merged, Naming, Source, merge};
 use crate::fault::{Fault, Reason};
 use crate::mcp::{ClientCaps, Era, ListKind};
@@ -56,6 +56,8 @@ pub(super) struct View {
     /// Until when clients may keep it, and whether it is the same for everybody (MCP digest §15.2).
     kept_until: Option<Instant>,
     public: bool,
+    /// Upstreams that have not said what they list.
+    missing: Vec<String>,
 }
 
 /// One page of a merged list.
@@ -67,6 +69,8 @@ pub(super) struct Page {
     pub(super) next: Option<String>,
     /// For how long and for whom it may be kept.
     pub(super) hints: Hints,
+    /// Upstreams without which it was merged.
+    pub(super) missing: Vec<String>,
 }
 
 type CellKey = (usize, Audience, ListKind);
@@ -133,7 +137,7 @@ impl Lists {
         let next = (page + 1 < pages.len()).then(|| seal.close(view.number, page + 1));
         let left = view.kept_until.map(|until| until.saturating_duration_since(Instant::now()));
         let hints = Hints { ttl: left.unwrap_or_default(), public: view.public };
-        Ok(Page { text, next, hints })
+        Ok(Page { text, next, hints, missing: view.missing.clone() })
     }
 
     /// The version of a list that a cursor points into, while it is kept.
@@ -226,7 +230,7 @@ impl Lists {
         if let Some(origin) = listed.merged.owner(uri) {
             return Some(origin.upstream);
         }
-        if let Some(upstream) = cx.session.link_owner(uri) {
+        if let Some(upstream) = links::owner(cx, uri) {
             return Some(upstream);
         }
         let templates = self.for_lookup(cx, ListKind::Templates).await;
@@ -351,6 +355,10 @@ impl Lists {
         view.epoch = epoch;
         view.kept_until = (!hints.ttl.is_zero()).then(|| now + hints.ttl);
         view.public = hints.public;
+        let missing =
+            listings.iter().zip(&cx.route.backends).filter(|(listing, _)| listing.is_none());
+        view.missing =
+            missing.map(|(_, backend)| backend.upstream.name().as_str().to_owned()).collect();
         // While a list is missing or due, it is merged anew at most once in this time; when it comes, at once. What an
         // upstream itself said of its list is kept to.
         view.fresh_until = fresh_until.max(now + Duration::from_secs(1)).min(due_at);
@@ -418,6 +426,7 @@ impl Lists {
             fresh_until: Instant::now(),
             kept_until: None,
             public: false,
+            missing: Vec::new(),
         }
     }
 
