@@ -23,6 +23,7 @@ const MEMORY: &str = "npm/node_modules/.bin/mcp-server-memory";
 const THINKING: &str = "npm/node_modules/.bin/mcp-server-sequential-thinking";
 const TIME: &str = "sdk2/bin/mcp-server-time";
 const SDK1: &str = "sdk1/bin/python";
+const SDK171: &str = "sdk171/bin/python";
 const SDK2: &str = "sdk2/bin/python";
 const INSPECTOR: &str = "inspector/node_modules/.bin/mcp-inspector";
 
@@ -125,9 +126,14 @@ fn free_port() -> SocketAddr {
 }
 
 async fn everything(peers: &Path) -> Served {
+    everything_over(peers, "streamableHttp").await
+}
+
+/// The server of all features, over a transport of its own choice of words.
+async fn everything_over(peers: &Path, transport: &str) -> Served {
     let addr = free_port();
     let mut command = Command::new(peers.join(EVERYTHING));
-    command.arg("streamableHttp").env("PORT", addr.port().to_string());
+    command.arg(transport).env("PORT", addr.port().to_string());
     Served::start(command, addr).await
 }
 
@@ -340,6 +346,34 @@ async fn both_generations_of_the_python_sdk_list_and_call_through_the_gateway() 
         assert_eq!(through["progress"], straight["progress"], "{program}");
         assert_eq!(through["revision"], straight["revision"], "{program}");
     }
+}
+
+#[tokio::test]
+async fn the_python_sdk_of_2024_lists_calls_and_is_asked_through_the_gateway() {
+    let Some(peers) = peers(&[EVERYTHING, SDK171]) else { return };
+    let (older, newer) = (everything_over(&peers, "sse").await, everything(&peers).await);
+    let gateway = Setup::new()
+        .upstream("everything", &format!("url = \"{}\"", newer.url()))
+        .mcp(&["everything"])
+        .start()
+        .await;
+    gateway.mcp().await.until_tools("its tools", |tools| !tools.is_empty()).await;
+    let calls = json!([
+        ["echo", {"message": "grüezi 🚂"}],
+        ["get-sum", {"a": 1.5, "b": 2}],
+        ["get-tiny-image", {}],
+        ["trigger-long-running-operation", {"duration": 1, "steps": 4}],
+        ["trigger-sampling-request", {"prompt": "why?", "maxTokens": 10}],
+    ]);
+    let straight = format!("http://{}/sse", older.addr);
+    let straight = script(peers.join(SDK171), "sdk171.py", &straight, &calls).await;
+    let through = gateway.url("/mcp/sse");
+    let through = script(peers.join(SDK171), "sdk171.py", &through, &calls).await;
+    assert_eq!(through["revision"], "2024-11-05");
+    assert_eq!((&through["asked"], &through["same"]), (&json!(2), &json!(true)), "{through}");
+    assert_eq!(through, straight);
+    let sessions = [("route", "/mcp"), ("era", "legacy")];
+    gateway.until("one session", |m| m.value("trunkline_sessions", &sessions) == 1.0).await;
 }
 
 #[tokio::test]
