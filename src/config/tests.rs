@@ -245,6 +245,7 @@ fn upstreams_that_cannot_be_reached_are_refused() {
         ("url = \"http://x/#a\"", "holds a `#…`"),
         ("url = \"http://x:0/\"", "has port 0"),
         ("url = \"http://127.0.0.1:8808/mcp\"", "is a route of this gateway"),
+        ("url = \"http://127.0.0.1:8808/mcp/sse\"", "is a route of this gateway"),
         ("url = \"http://localhost:8808/x\"", "is a route of this gateway"),
         ("command = [\"x\"]\nuri_schemes = [\"file:\"]", "holds `file:`, which is no scheme"),
         ("command = [\"x\"]\nrevision = \"1\"", "`1` is not one of `auto`, `2024-11-05`"),

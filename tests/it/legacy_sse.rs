@@ -180,6 +180,34 @@ async fn changed_lists_and_log_messages_reach_the_sessions_that_they_concern() {
 }
 
 #[tokio::test]
+async fn a_subscription_is_told_to_its_session_and_ends_with_it() {
+    let up = Fake::mcp(["do"])
+        .with(|lists| {
+            lists.capabilities = json!({"tools": {}, "resources": {"subscribe": true}});
+            lists.resources = vec![json!({"name": "r", "uri": "x://r"})];
+        })
+        .start()
+        .await;
+    let gateway =
+        Setup::new().fake_with("up", &up, "isolation = \"shared\"").mcp(&["up"]).start().await;
+    let (mut a, mut b) = (Older::open(&gateway).await, Older::open(&gateway).await);
+    let listed = a.request("resources/list", json!({})).await;
+    assert_eq!(listed["result"]["resources"][0]["uri"], "x://r");
+    let subscribed = a.request("resources/subscribe", json!({"uri": "x://r"})).await;
+    assert_eq!(subscribed["result"], json!({}), "{subscribed}");
+    up.until("a stream for notices", |core| core.streams() > 0).await;
+    up.push(
+        r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x://r"}}"#,
+    );
+    let told = a.next().await;
+    assert_eq!(told["method"], "notifications/resources/updated");
+    assert_eq!(told["params"]["uri"], "x://r");
+    b.nothing_but_a_ping().await;
+    drop(a);
+    up.until_count("resources/unsubscribe", 1).await;
+}
+
+#[tokio::test]
 async fn two_sessions_with_the_same_ids_never_see_each_other() {
     let (gate, up) = gated().await;
     let (gateway, up) = before(up).await;

@@ -132,13 +132,8 @@ impl Checks<'_> {
             }
         }
         for (index, route) in routes {
-            let holder = routes.iter().find(|(_, other)| {
-                other.protocol == Protocol::Mcp
-                    && OLDER.iter().any(|end| {
-                        route.path.as_str().strip_suffix(end)
-                            == Some(other.path.as_str().trim_end_matches('/'))
-                    })
-            });
+            let holder =
+                routes.iter().find(|(_, other)| serves_older_at(other, route.path.as_str()));
             if let Some((_, other)) = holder {
                 let message = format!(
                     "path `{}` is where route `{}` serves older clients; choose another",
@@ -164,6 +159,12 @@ impl Checks<'_> {
             self.warn(table.key(name.as_str()), message);
         }
     }
+}
+
+/// Whether a route serves clients of HTTP+SSE at this path.
+pub(super) fn serves_older_at(route: &RouteConfig, path: &str) -> bool {
+    let below = route.path.as_str().trim_end_matches('/');
+    route.protocol == Protocol::Mcp && OLDER.iter().any(|end| path.strip_suffix(end) == Some(below))
 }
 
 fn word(protocol: Protocol) -> &'static str {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::route::serves_older_at;
 use super::{Checks, KeyPath};
 use crate::config::{Protocol, ToolsConfig, UpstreamConfig, UpstreamName};
 
@@ -115,7 +116,9 @@ impl Checks<'_> {
         let address = host.zip(url.port_or_known_default());
         let ours = |address| self.config.server.listen.0.contains(&SocketAddr::from(address));
         address.is_some_and(ours)
-            && self.config.routes.iter().any(|route| route.path.as_str() == url.path())
+            && self.config.routes.iter().any(|route| {
+                route.path.as_str() == url.path() || serves_older_at(route, url.path())
+            })
     }
 
     fn child(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {

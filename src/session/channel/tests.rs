@@ -2,9 +2,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
+use super::state::MAX_OPEN;
 use super::*;
 use crate::mcp::{ClientCaps, ListKind, ProtocolVersion};
-use crate::session::{NewSession, Sessions};
+use crate::session::{Full, NewSession, Sessions};
 
 fn route() -> RouteName {
     RouteName::new("/mcp").unwrap()

@@ -1,18 +1,21 @@
 //! The one stream of a client of HTTP+SSE (MCP 2024-11-05): all that is for the client goes there, all that it has to say
 //! it POSTs under the stream's token, and its session ends with the stream. Nothing is numbered or kept.
 
-use std::collections::{HashSet, VecDeque};
+mod state;
+mod table;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dashmap::DashMap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
+pub use self::state::Busy;
+use self::state::{Entry, Life, Phase, State};
+pub use self::table::Channels;
 use super::broadcast::Broadcast;
 use super::live::{Session, SessionId};
-use super::table::Full;
 use super::track::{MAX_UNREAD, MAX_UNREAD_BYTES};
 use crate::config::RouteName;
 use crate::jsonrpc::{Chunks, Id};
@@ -21,110 +24,6 @@ use crate::jsonrpc::{Chunks, Id};
 const MAX_SENT: usize = 16;
 /// Most bytes of them, except that one message may always wait.
 const MAX_SENT_BYTES: usize = 1 << 20;
-/// Most POSTs of one client that are worked on at once.
-const MAX_OPEN: usize = 256;
-
-/// How much waits, of one kind.
-#[derive(Debug, Default)]
-struct Load {
-    count: usize,
-    bytes: usize,
-}
-
-#[derive(Debug)]
-struct Entry {
-    text: Chunks,
-    /// Its exchange waited for room; else nobody did.
-    sent: bool,
-    /// The same waiting twice says no more than once.
-    merges: Option<Bytes>,
-}
-
-/// What the client is: `Fresh → Opening → Live`, and back to `Fresh` when `initialize` fails.
-#[derive(Debug)]
-enum Phase {
-    /// It has not said who it is.
-    Fresh,
-    /// Its `initialize` is being answered.
-    Opening,
-    /// It has a session.
-    Live(Arc<Session>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
-    Open,
-    /// What is worked on is still answered, then it closes.
-    Finishing,
-    /// Nothing more is added; what waits may still be read.
-    Closed,
-}
-
-/// One POST that is worked on.
-#[derive(Debug)]
-struct Open {
-    number: u64,
-    ids: Vec<Id>,
-    /// Takes the cancellation of a request that is no part of a batch.
-    cancel: Option<oneshot::Sender<()>>,
-}
-
-#[derive(Debug)]
-struct State {
-    queue: VecDeque<Entry>,
-    sent: Load,
-    told: Load,
-    open: Vec<Open>,
-    /// The ids of `open`.
-    ids: HashSet<Id>,
-    next: u64,
-    phase: Phase,
-    life: Life,
-}
-
-impl State {
-    fn push(&mut self, entry: Entry) {
-        let load = if entry.sent { &mut self.sent } else { &mut self.told };
-        load.count += 1;
-        load.bytes += entry.text.len();
-        self.queue.push_back(entry);
-    }
-
-    fn pop(&mut self) -> Option<Entry> {
-        let entry = self.queue.pop_front()?;
-        let load = if entry.sent { &mut self.sent } else { &mut self.told };
-        load.count -= 1;
-        load.bytes -= entry.text.len();
-        Some(entry)
-    }
-
-    /// Whether another POST may be worked on.
-    fn admits(&self) -> Result<(), Busy> {
-        match self.life {
-            Life::Open if self.open.len() < MAX_OPEN => Ok(()),
-            Life::Open => Err(Busy::Full),
-            Life::Finishing | Life::Closed => Err(Busy::Ending),
-        }
-    }
-
-    fn open(&mut self, ids: Vec<Id>, cancel: Option<oneshot::Sender<()>>) -> u64 {
-        self.next += 1;
-        self.open.push(Open { number: self.next, ids, cancel });
-        self.next
-    }
-}
-
-/// Why a POST is not worked on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Busy {
-    /// Its id is that of a request in flight.
-    Duplicate,
-    /// The client has too many in flight.
-    Full,
-    /// The stream is about to end.
-    Ending,
-}
-
 /// A stream and who it belongs to.
 #[derive(Debug)]
 pub struct Channel {
@@ -139,21 +38,11 @@ pub struct Channel {
 
 impl Channel {
     fn new(token: SessionId, route: RouteName, principal: Option<Arc<str>>) -> Arc<Self> {
-        let state = State {
-            queue: VecDeque::new(),
-            sent: Load::default(),
-            told: Load::default(),
-            open: Vec::new(),
-            ids: HashSet::new(),
-            next: 0,
-            phase: Phase::Fresh,
-            life: Life::Open,
-        };
         Arc::new(Self {
             token,
             route,
             principal,
-            state: Mutex::new(state),
+            state: Mutex::default(),
             readable: Notify::new(),
             freed: Notify::new(),
             closed: CancellationToken::new(),
@@ -205,33 +94,22 @@ impl Channel {
     /// Begins to work on a request. One whose id is in use already must be refused, since nobody could tell the answers
     /// apart.
     pub fn enter(self: &Arc<Self>, id: Id) -> Result<Entered, Busy> {
-        let mut state = self.state.lock();
-        state.admits()?;
-        if !state.ids.insert(id.clone()) {
-            return Err(Busy::Duplicate);
-        }
         let (cancel, cancelled) = oneshot::channel();
-        let number = state.open(vec![id], Some(cancel));
+        let number = self.state.lock().enter(id, cancel)?;
         Ok(Entered { channel: Arc::clone(self), number, cancelled: Some(cancelled) })
     }
 
     /// Begins to work on a batch with requests of these ids. Those that others use already are given back. The client's
     /// own fault, one id twice within the batch, is none here: the answers stand in order.
     pub fn enter_batch(self: &Arc<Self>, ids: Vec<Id>) -> Result<(Entered, Vec<Id>), Busy> {
-        let mut state = self.state.lock();
-        state.admits()?;
-        let (used, ids): (Vec<Id>, Vec<Id>) =
-            ids.into_iter().partition(|id| state.ids.contains(id));
-        state.ids.extend(ids.iter().cloned());
-        let number = state.open(ids, None);
+        let (number, used) = self.state.lock().enter_batch(ids)?;
         Ok((Entered { channel: Arc::clone(self), number, cancelled: None }, used))
     }
 
     /// The client cancels a request that is not part of a batch.
     pub fn cancel(&self, id: &Id) {
-        let mut state = self.state.lock();
-        let open = state.open.iter_mut().find(|open| open.cancel.is_some() && open.ids[0] == *id);
-        if let Some(cancel) = open.and_then(|open| open.cancel.take()) {
+        let cancel = self.state.lock().cancelled(id);
+        if let Some(cancel) = cancel {
             let _ = cancel.send(());
         }
     }
@@ -326,7 +204,7 @@ impl Channel {
         if state.life == Life::Open {
             state.life = Life::Finishing;
         }
-        let idle = state.open.is_empty();
+        let idle = state.is_idle();
         drop(state);
         if idle {
             self.close();
@@ -342,10 +220,7 @@ impl Channel {
 
     /// Nobody reads it any more.
     fn hang_up(&self) {
-        let mut state = self.state.lock();
-        state.queue.clear();
-        (state.sent, state.told) = (Load::default(), Load::default());
-        drop(state);
+        self.state.lock().clear();
         self.close();
     }
 
@@ -377,12 +252,8 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         let mut state = self.channel.state.lock();
-        if let Some(place) = state.open.iter().position(|open| open.number == self.number) {
-            for id in state.open.swap_remove(place).ids {
-                state.ids.remove(&id);
-            }
-        }
-        let last = state.life == Life::Finishing && state.open.is_empty();
+        state.leave(self.number);
+        let last = state.life == Life::Finishing && state.is_idle();
         drop(state);
         if last {
             self.channel.close();
@@ -406,57 +277,6 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         self.channel.hang_up();
-    }
-}
-
-/// Every open stream by its token.
-#[derive(Debug)]
-pub struct Channels {
-    map: DashMap<SessionId, Arc<Channel>>,
-    limit: usize,
-}
-
-impl Channels {
-    /// At most about `limit` of them.
-    pub fn new(limit: usize) -> Self {
-        Self { map: DashMap::new(), limit }
-    }
-
-    /// Opens one.
-    pub fn open(
-        &self,
-        route: RouteName,
-        principal: Option<Arc<str>>,
-    ) -> Result<Arc<Channel>, Full> {
-        if self.map.len() >= self.limit {
-            return Err(Full::Limit { limit: self.limit });
-        }
-        let token = SessionId::random().map_err(|_| Full::NoRandomness)?;
-        let channel = Channel::new(token.clone(), route, principal);
-        self.map.insert(token, Arc::clone(&channel));
-        Ok(channel)
-    }
-
-    /// The open stream of a token, if it is one of this route and principal.
-    pub fn find(
-        &self,
-        token: &str,
-        route: &RouteName,
-        principal: Option<&Arc<str>>,
-    ) -> Option<Arc<Channel>> {
-        let channel = self.map.get(token).map(|entry| Arc::clone(entry.value()))?;
-        let own = channel.route == *route && channel.principal.as_ref() == principal;
-        (own && !channel.closed.is_cancelled()).then_some(channel)
-    }
-
-    /// Forgets one.
-    pub fn remove(&self, channel: &Channel) {
-        self.map.remove(channel.token.as_str());
-    }
-
-    /// All of them.
-    pub fn all(&self) -> Vec<Arc<Channel>> {
-        self.map.iter().map(|entry| Arc::clone(entry.value())).collect()
     }
 }
 
