@@ -17,7 +17,7 @@ use super::stdio::Backoff;
 use super::verdict::Verdict;
 use super::{CallError, Events};
 use crate::config::{Revision, UpstreamConfig, UpstreamName};
-use crate::jsonrpc::{Answer, Member, Message};
+use crate::jsonrpc::{Answer, Member, Message, RawObject};
 use crate::mcp::{ClientCaps, Era, ListKind, ProtocolVersion, ServerCaps, meta};
 use crate::telemetry::UpstreamMetrics;
 
@@ -279,6 +279,18 @@ impl Hello {
     }
 }
 
+/// A notification without the id of the subscription that it came by, which means nothing beyond this hop.
+fn of_no_subscription(message: &Message) -> Message {
+    let place = message.member_span(Member::Meta).zip(message.member(Member::Meta));
+    let stripped = place.and_then(|(span, text)| {
+        let mut meta = RawObject::parse(&text)?;
+        meta.remove(meta::SUBSCRIPTION_ID)?;
+        let text = message.edited(&[(span, meta.to_bytes())]).into_bytes();
+        Message::parse_answer(text, MAX_DEPTH).ok()
+    });
+    stripped.unwrap_or_else(|| message.clone())
+}
+
 impl NoticeKind {
     /// The notice that a notification without a call is; `None` for any other message.
     pub(super) fn of(message: &Message) -> Option<Self> {
@@ -286,7 +298,7 @@ impl NoticeKind {
             "notifications/tools/list_changed" => Self::ListChanged(ListKind::Tools),
             "notifications/prompts/list_changed" => Self::ListChanged(ListKind::Prompts),
             "notifications/resources/list_changed" => Self::ListChanged(ListKind::Resources),
-            "notifications/resources/updated" => Self::ResourceUpdated(message.clone()),
+            "notifications/resources/updated" => Self::ResourceUpdated(of_no_subscription(message)),
             "notifications/message" => Self::Log(message.clone()),
             _ => return None,
         })

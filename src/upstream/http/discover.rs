@@ -16,6 +16,7 @@ use crate::jsonrpc::{Answer, Message};
 use crate::mcp::ProtocolVersion;
 use crate::upstream::CallError;
 use crate::upstream::link::Hello;
+use crate::upstream::subscription::Offers;
 
 /// `UnsupportedProtocolVersion`
 const UNSUPPORTED_VERSION: i64 = -32022;
@@ -26,8 +27,7 @@ const ATTEMPTS: usize = 2;
 #[derive(Debug)]
 pub(super) struct Discovered {
     pub(super) hello: Hello,
-    /// The result as JSON text.
-    pub(super) result: bytes::Bytes,
+    pub(super) offers: Offers,
 }
 
 /// Sends `server/discover`.
@@ -42,7 +42,7 @@ pub(super) async fn discover(channel: &Arc<Channel>) -> Result<Discovered, Unope
             let result = answer.result().unwrap_or_default();
             let hello = Hello::discovered(&result);
             let hello = hello.map_err(|what| Unopened::Refused(channel.endpoint.protocol(what)))?;
-            return Ok(Discovered { hello, result });
+            return Ok(Discovered { hello, offers: Offers::parse(&result) });
         }
         let code = error_code(&answer);
         if code != Some(UNSUPPORTED_VERSION) || !names_our_revision(&answer) {

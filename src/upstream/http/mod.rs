@@ -5,6 +5,7 @@ mod channel;
 mod conn;
 mod discover;
 mod endpoint;
+mod feed;
 mod link;
 mod listen;
 mod modern;

@@ -4,7 +4,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arc_swap::ArcSwap;
 use http::{Method, StatusCode};
+use tokio::sync::watch;
 
 use super::channel::Channel;
 use super::discover::{Discovered, discover};
@@ -19,6 +21,7 @@ use crate::mcp::{Eras, ProtocolVersion, method_spec};
 use crate::upstream::CallError;
 use crate::upstream::call::OutCall;
 use crate::upstream::link::{Hello, LinkContext};
+use crate::upstream::subscription::{Heard, Offers, Watched};
 
 /// What is spoken.
 const VERSION: ProtocolVersion = ProtocolVersion::NEWEST_MODERN;
@@ -32,9 +35,26 @@ const LEGACY_REFUSAL: i64 = -32000;
 /// An upstream that keeps nothing between two requests. One link serves everybody.
 #[derive(Debug)]
 pub(in crate::upstream) struct ModernLink {
-    channel: Arc<Channel>,
-    hello: Arc<Hello>,
+    pub(super) channel: Arc<Channel>,
+    /// What it said of itself last.
+    known: ArcSwap<Known>,
     open: AtomicBool,
+    /// Resources whose updates are wanted. They are so of the next link too.
+    pub(super) watched: Arc<Watched>,
+    /// What the upstream agreed to tell of them.
+    pub(super) heard: watch::Sender<Heard>,
+}
+
+#[derive(Debug)]
+struct Known {
+    hello: Arc<Hello>,
+    offers: Offers,
+}
+
+impl From<Discovered> for Known {
+    fn from(discovered: Discovered) -> Self {
+        Self { hello: Arc::new(discovered.hello), offers: discovered.offers }
+    }
 }
 
 impl ModernLink {
@@ -45,12 +65,20 @@ impl ModernLink {
     pub(in crate::upstream) async fn open(
         context: LinkContext,
         endpoint: Arc<Endpoint>,
+        watched: Arc<Watched>,
     ) -> Result<Arc<Self>, Unopened> {
         endpoint.forget_redirects();
         let channel = Channel::new(context, endpoint, None, Some(VERSION));
-        let Discovered { hello, .. } = discover(&channel).await?;
-        let (hello, open) = (Arc::new(hello), AtomicBool::new(true));
-        Ok(Arc::new(Self { channel, hello, open }))
+        let known = discover(&channel).await?.into();
+        let link = Arc::new(Self {
+            channel,
+            known: ArcSwap::from_pointee(known),
+            open: AtomicBool::new(true),
+            watched,
+            heard: watch::Sender::default(),
+        });
+        link.listen();
+        Ok(link)
     }
 
     /// One request. Dropping the future, or a timeout, closes the connection, which cancels the request.
@@ -101,9 +129,24 @@ impl ModernLink {
         self.channel.deliver(&text, &headers, self.channel.context.config.timeout).await
     }
 
-    /// What the upstream said to `server/discover`.
+    /// What the upstream said to `server/discover` last.
     pub(in crate::upstream) fn hello(&self) -> Arc<Hello> {
-        Arc::clone(&self.hello)
+        Arc::clone(&self.known.load().hello)
+    }
+
+    /// What it offers to tell unasked.
+    pub(super) fn offers(&self) -> Offers {
+        self.known.load().offers
+    }
+
+    /// It said something new of itself.
+    pub(super) fn learn(&self, discovered: Discovered) {
+        self.known.store(Arc::new(discovered.into()));
+    }
+
+    /// Whether somebody waits for what it tells unasked.
+    pub(in crate::upstream) fn is_watched(&self) -> bool {
+        !self.watched.is_empty()
     }
 
     /// Whether it can be used.

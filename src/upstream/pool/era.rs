@@ -16,6 +16,7 @@ use crate::config::Revision;
 use crate::mcp::{ClientCaps, Era, ProtocolVersion};
 use crate::upstream::http::{Endpoint, HttpLink, ModernLink, SseLink, Unopened};
 use crate::upstream::stdio::StdioLink;
+use crate::upstream::subscription::Watched;
 use crate::upstream::{CallError, LinkKey, LinkScope};
 
 /// Most slots that are looked at for one link: each opening may find out that the era is the other one.
@@ -153,7 +154,7 @@ impl Upstream {
         place: &LinkKey,
         endpoint: &Arc<Endpoint>,
     ) -> Result<Option<Link>, CallError> {
-        match ModernLink::open(self.context(place), Arc::clone(endpoint)).await {
+        match ModernLink::open(self.context(place), Arc::clone(endpoint), self.watched()).await {
             Ok(link) => Ok(Some(Link::Modern(link))),
             Err(Unopened::Refused(error)) if self.may_be_other() => {
                 tracing::debug!(upstream = %self.name, %error, "it wants sessions");
@@ -182,7 +183,9 @@ impl Upstream {
         };
         if self.may_be_other() {
             let modern = self.place(place, Era::Modern).into_owned();
-            match ModernLink::open(self.context(&modern), Arc::clone(endpoint)).await {
+            match ModernLink::open(self.context(&modern), Arc::clone(endpoint), self.watched())
+                .await
+            {
                 Ok(link) => {
                     tracing::debug!(upstream = %self.name, %error, "it wants no sessions");
                     self.verdict.found(Era::Modern);
@@ -238,6 +241,10 @@ impl Upstream {
             // Somebody else has opened one.
             Ok(_) | Err(_) => link.close().await,
         }
+    }
+
+    fn watched(&self) -> Arc<Watched> {
+        Arc::clone(&self.watched)
     }
 
     /// Whether the configuration leaves it to the upstream how it is spoken to.

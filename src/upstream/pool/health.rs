@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::Upstream;
+use super::slot::Link;
 use crate::config::Protocol;
 use crate::upstream::CallError;
 
@@ -46,7 +47,9 @@ impl Upstream {
         for slot in &self.links {
             match slot.open_link() {
                 Some(link) if link.is_up() => return State::Up,
-                Some(_) => restarting = true,
+                Some(Link::Stdio(_)) => restarting = true,
+                // The next call opens another.
+                Some(Link::Http(_) | Link::Modern(_) | Link::Sse(_)) => {}
                 None => opening |= slot.is_opening(),
             }
         }

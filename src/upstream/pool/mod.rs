@@ -25,6 +25,7 @@ use self::opening::Hold;
 use self::slot::{Link, Slot, Visit};
 use super::http::{Endpoint, Plain};
 use super::stdio::{Backoff, Process};
+use super::subscription::Watched;
 use super::verdict::Verdict;
 use super::{Answered, CallError, Hello, LinkKey, Notice, OutCall};
 use crate::config::{UpstreamConfig, UpstreamName};
@@ -87,6 +88,8 @@ pub struct Upstream {
     verdict: Arc<Verdict>,
     /// Whether its sessions were found to be of the older binding to HTTP.
     older: AtomicBool,
+    /// The resources that are watched over HTTP where there are no sessions.
+    watched: Arc<Watched>,
     /// When a child may be started again.
     backoff: Arc<Backoff>,
     /// When a link may be opened again.
@@ -121,6 +124,7 @@ impl Upstream {
             sessions: DashMap::new(),
             known: ArcSwapOption::empty(),
             health: Health::default(),
+            watched: Arc::new(Watched::new()),
             backoff: Arc::default(),
             hold: Hold::default(),
             older: AtomicBool::new(false),
@@ -244,6 +248,7 @@ impl Upstream {
     }
     /// MCP: takes [`Upstream::watch`] back.
     pub fn unwatch(self: &Arc<Self>, key: &LinkKey, uri: &str) {
+        self.watched.remove(uri);
         let slot = self.links.get(&*self.place_now(key)).map(|slot| Arc::clone(&slot));
         if let Some(link) = slot.and_then(|slot| slot.open_link()) {
             link.unwatch(uri);

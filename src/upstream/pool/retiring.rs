@@ -80,6 +80,14 @@ impl Upstream {
         }
     }
 
+    /// An upstream may say something else of itself each time that its link is up.
+    fn learn(&self, key: &LinkKey) {
+        let link = self.links.get(key).and_then(|slot| slot.open_link());
+        if let Some(link) = link.filter(Link::is_up) {
+            self.known.store(Some(link.hello()));
+        }
+    }
+
     fn sweep(self: &Arc<Self>) {
         if let Ok((endpoint, _)) = &self.http {
             endpoint.sweep();
@@ -88,8 +96,12 @@ impl Upstream {
         let mut open = 0;
         let mut unused = Vec::new();
         for slot in &self.links {
-            let is_open = slot.open_link().is_some();
+            let link = slot.open_link();
+            let is_open = link.is_some();
             open += usize::from(is_open);
+            if matches!(link, Some(Link::Modern(link)) if link.is_watched()) {
+                continue;
+            }
             // A session's link ends with the session; a slot that holds nothing may go at any time.
             let of_a_session = match slot.key().scope {
                 LinkScope::Session(session) => self.sessions.contains_key(&session),
@@ -135,6 +147,7 @@ async fn pass_on(
             && let Some(upstream) = upstream.upgrade()
         {
             upstream.refresh();
+            upstream.learn(&notice.link);
         }
         if notices.send(notice).await.is_err() {
             return;

@@ -80,8 +80,9 @@ impl Link {
     /// Wants to hear of updates of a resource; with a session that is asked for by a call.
     pub(super) async fn watch(&self, uri: &str) -> Result<(), CallError> {
         match self {
+            Self::Modern(link) => link.watch(uri).await,
             Self::Stdio(link) => link.watch(uri).await,
-            Self::Http(_) | Self::Modern(_) | Self::Sse(_) => Ok(()),
+            Self::Http(_) | Self::Sse(_) => Ok(()),
         }
     }
 
@@ -89,7 +90,8 @@ impl Link {
     pub(super) fn unwatch(&self, uri: &str) {
         match self {
             Self::Stdio(link) => link.unwatch(uri),
-            Self::Http(_) | Self::Modern(_) | Self::Sse(_) => {}
+            // The pool knows what is watched there, also on the next link.
+            Self::Modern(_) | Self::Http(_) | Self::Sse(_) => {}
         }
     }
 

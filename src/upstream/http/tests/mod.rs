@@ -5,6 +5,7 @@ mod asks;
 mod children;
 mod connections;
 mod eras;
+mod feed;
 mod modern;
 mod plain;
 mod sessions;

@@ -1,0 +1,420 @@
+//! What an upstream without sessions tells unasked: one `subscriptions/listen`, kept open as long as the link (MCP digest
+//! §14).
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use tokio::time::{Instant, sleep_until};
+
+use super::channel::Channel;
+use super::discover::discover;
+use super::endpoint::{Outgoing, Via};
+use super::judge::{Dialect, Judged, judge};
+use super::link::{Unopened, error_code};
+use super::modern::ModernLink;
+use super::reply::{Media, Reply};
+use super::standard::headers_of;
+use super::stream::pause_of;
+use super::timer::Timer;
+use crate::jsonrpc::{Answer, Kind, Message};
+use crate::mcp::ProtocolVersion;
+use crate::upstream::CallError;
+use crate::upstream::link::{MAX_DEPTH, NoticeKind};
+use crate::upstream::subscription::{
+    Heard, Offers, Uris, Wanted, agreed, honoured, missed, pause, request,
+};
+use crate::wire::{SseDecoder, SseEvent};
+
+/// The pause before a stream is opened again, when the upstream does not say.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The longest pause after failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+/// The pause after the upstream refused to be listened to.
+const REFUSED_FOR: Duration = Duration::from_secs(600);
+/// A stream that lasted this long was no failure.
+const STEADY: Duration = Duration::from_secs(5);
+/// How long more may be heard than is watched.
+const NARROW_AFTER: Duration = Duration::from_secs(2);
+
+/// Why there is no stream.
+enum Unheard {
+    /// The upstream refuses to be listened to.
+    Refused(CallError),
+    /// It was not reached, or did not agree in time.
+    Failed(CallError),
+}
+
+/// How the subscriptions of one link go.
+#[derive(Default)]
+struct Course {
+    /// In a row.
+    failures: u32,
+    /// Whether changes may have been missed.
+    missed: bool,
+    /// When the next stream is opened, if nothing else happens.
+    due: Option<Instant>,
+}
+
+impl Course {
+    /// Nobody listens for a while.
+    fn failed(&mut self, good: bool, first: Duration) {
+        self.missed = true;
+        self.failures = if good { 0 } else { self.failures.saturating_add(1) };
+        self.rest(pause(first, self.failures, LONGEST_PAUSE.max(first)));
+    }
+
+    fn rest(&mut self, wait: Duration) {
+        self.due = Some(Instant::now() + wait);
+    }
+}
+
+impl ModernLink {
+    /// Listens in the background, where there is anything to hear, until the link is closed.
+    pub(super) fn listen(self: &Arc<Self>) {
+        if self.offers().is_nothing() {
+            return;
+        }
+        let link = Arc::clone(self);
+        self.channel.context.tasks.spawn(async move {
+            let stop = link.channel.context.stop.clone();
+            stop.run_until_cancelled(link.keep_listening()).await;
+        });
+    }
+
+    /// Wants to hear of updates of a resource; resolves when the upstream has agreed.
+    ///
+    /// # Errors
+    /// [`CallError::Protocol`] when it does not tell of it, [`CallError::Busy`] when too much is watched, and whatever may
+    /// happen to a call.
+    pub(in crate::upstream) async fn watch(&self, uri: &str) -> Result<(), CallError> {
+        let context = &self.channel.context;
+        if !self.offers().updates() {
+            return Err(context.protocol("it does not tell of updates of resources"));
+        }
+        let gone = async {
+            context.stop.cancelled().await;
+            context.closed(true, "the link was closed")
+        };
+        agreed(context, &self.watched, uri, self.heard.subscribe(), gone).await
+    }
+
+    async fn keep_listening(&self) {
+        let mut wanted = self.watched.subscribe();
+        let mut open: Option<Stream<'_>> = None;
+        let mut course = Course::default();
+        loop {
+            let want = wanted.borrow_and_update().clone();
+            course.due = None;
+            let next = {
+                let mut opening = pin!(self.open_again(&want, course.missed && open.is_none()));
+                loop {
+                    tokio::select! {
+                        biased;
+                        next = &mut opening => break next,
+                        // What is open is heard until the next one is.
+                        () = end_of(&mut open) => {
+                            open = None;
+                            course.missed = true;
+                        }
+                    }
+                }
+            };
+            match next {
+                Ok(next) => {
+                    open = next;
+                    if std::mem::take(&mut course.missed) {
+                        self.tell_all(&want).await;
+                    }
+                }
+                Err(unheard) => self.failed(unheard, &want, open.as_ref(), &mut course),
+            }
+            self.wait(&mut wanted, &mut open, &mut course).await;
+            if !self.is_open() {
+                return;
+            }
+        }
+    }
+
+    /// Resolves when a stream is to be opened.
+    async fn wait(
+        &self,
+        wanted: &mut tokio::sync::watch::Receiver<Wanted>,
+        open: &mut Option<Stream<'_>>,
+        course: &mut Course,
+    ) {
+        loop {
+            let due = course.due;
+            tokio::select! {
+                biased;
+                changed = wanted.changed() => {
+                    let Some(stream) = open.as_ref().filter(|_| changed.is_ok()) else { return };
+                    let want = wanted.borrow_and_update().clone();
+                    if !want.uris.is_subset(&stream.asked) {
+                        course.failures = 0;
+                        return wanted.mark_changed();
+                    }
+                    // All of it is heard already.
+                    self.heard.send_modify(|heard| {
+                        *heard = Heard { number: Some(want.number), uris: heard.uris.clone(), why: None };
+                    });
+                    course.due = None;
+                    if want.uris != stream.asked {
+                        course.rest(NARROW_AFTER);
+                    }
+                }
+                () = end_of(open) => {
+                    let Some(ended) = open.take() else { return };
+                    let good = ended.heard || ended.began.elapsed() >= STEADY;
+                    course.failed(good, pause_of(ended.retry, AGAIN_AFTER));
+                }
+                () = at(due) => return,
+            }
+        }
+    }
+
+    /// Notes that no stream was opened, and when to try again.
+    fn failed(
+        &self,
+        unheard: Unheard,
+        want: &Wanted,
+        open: Option<&Stream<'_>>,
+        course: &mut Course,
+    ) {
+        let missed = course.missed || open.is_none();
+        let error = match unheard {
+            Unheard::Refused(error) => {
+                course.rest(REFUSED_FOR);
+                error
+            }
+            Unheard::Failed(error) => {
+                let wait = match &error {
+                    CallError::Status { retry_after, .. } => retry_after.unwrap_or_default(),
+                    _ => Duration::ZERO,
+                };
+                course.failed(false, AGAIN_AFTER.max(wait));
+                error
+            }
+        };
+        course.missed = missed;
+        tracing::debug!(upstream = %self.channel.context.name, %error, "nobody listens");
+        let uris = open.map(|_| self.heard.borrow().uris.clone()).unwrap_or_default();
+        self.heard.send_replace(Heard {
+            number: Some(want.number),
+            uris,
+            why: Some(Arc::new(error)),
+        });
+    }
+
+    /// Opens one stream. After a break the upstream may be another version: it is asked what it can do first.
+    async fn open_again(&self, want: &Wanted, afresh: bool) -> Result<Option<Stream<'_>>, Unheard> {
+        if afresh {
+            match discover(&self.channel).await {
+                Ok(discovered) => self.learn(discovered),
+                Err(Unopened::Refused(error)) => {
+                    // The next call finds out what it speaks.
+                    self.close();
+                    self.channel.context.inlet.try_send(NoticeKind::Lost);
+                    return Err(Unheard::Refused(error));
+                }
+                Err(Unopened::Failed(error)) => return Err(Unheard::Failed(error)),
+            }
+        }
+        let offers = self.offers();
+        if offers.lists().next().is_none() && want.uris.is_empty() {
+            self.heard.send_replace(Heard { number: Some(want.number), ..Heard::default() });
+            return Ok(None);
+        }
+        let (stream, uris) = subscribe(&self.channel, offers, want).await?;
+        self.heard.send_replace(Heard { number: Some(want.number), uris, why: None });
+        Ok(Some(stream))
+    }
+
+    /// Whatever is told may have changed while nobody listened.
+    async fn tell_all(&self, want: &Wanted) {
+        let inlet = &self.channel.context.inlet;
+        inlet.send(NoticeKind::Opened).await;
+        for kind in missed(&want.uris) {
+            inlet.send(kind).await;
+        }
+    }
+}
+
+/// Resolves at an instant, if there is one.
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Resolves when a stream ends that is there. Cancel safe.
+async fn end_of(open: &mut Option<Stream<'_>>) {
+    let Some(stream) = open else { return std::future::pending().await };
+    while let Said::Acknowledged(_) = stream.next().await {}
+}
+
+/// Sends `subscriptions/listen` and waits for the acknowledgement.
+async fn subscribe<'a>(
+    channel: &'a Arc<Channel>,
+    offers: Offers,
+    want: &Wanted,
+) -> Result<(Stream<'a>, Uris), Unheard> {
+    let context = &channel.context;
+    let limit = context.config.timeout;
+    let sleep = pin!(Timer::sleep(limit, limit));
+    let mut timer = Timer::new(sleep, limit, limit);
+    let call = context.own_call(request(offers, &want.uris), limit);
+    let (id, headers) = (channel.mint(), headers_of(&call));
+    let body = || call.text(id, ProtocolVersion::NEWEST_MODERN);
+    let out =
+        Outgoing { method: Method::POST, headers: &channel.post, extra: &headers, body: &body };
+    let sent = channel.endpoint.send(&out, Via::Own, &mut timer, &mut false).await;
+    let reply = sent.map_err(Unheard::Failed)?;
+    let streams = reply.status() == StatusCode::OK
+        && reply.media() == Media::EventStream
+        && reply.check_encoding().is_ok();
+    if !streams {
+        let error = reply.refusal();
+        return Err(match reply.status().as_u16() {
+            401 | 403 | 408 | 425 | 429 | 500.. => Unheard::Failed(error),
+            200..=299 => Unheard::Refused(context.protocol("it opens no stream to listen to")),
+            _ => Unheard::Refused(error),
+        });
+    }
+    let mut stream = Stream {
+        channel,
+        reply,
+        decoder: SseDecoder::new(context.config.max_message),
+        id,
+        offers,
+        asked: Arc::clone(&want.uris),
+        untold: None,
+        began: Instant::now(),
+        heard: false,
+        retry: None,
+    };
+    match timer.within(stream.next()).await {
+        Ok(Said::Acknowledged(message)) => Ok((stream, honoured(&message))),
+        Ok(Said::Refused(error)) => Err(Unheard::Refused(error)),
+        Ok(Said::Ended) => Err(Unheard::Failed(context.closed(true, "its stream ended"))),
+        Err(late) => Err(Unheard::Failed(channel.endpoint.late(late))),
+    }
+}
+
+/// What a stream has to say to this end.
+enum Said {
+    /// `notifications/subscriptions/acknowledged`
+    Acknowledged(Message),
+    /// The upstream ended it with an error.
+    Refused(CallError),
+    /// It ended.
+    Ended,
+}
+
+/// One `subscriptions/listen`. Dropping it closes its connection, which ends it.
+struct Stream<'a> {
+    channel: &'a Arc<Channel>,
+    reply: Reply<'a>,
+    decoder: SseDecoder,
+    id: u64,
+    offers: Offers,
+    /// The resources that it asked for.
+    asked: Uris,
+    /// A notice that waits for room.
+    untold: Option<NoticeKind>,
+    began: Instant,
+    /// Whether it brought anything but the acknowledgement.
+    heard: bool,
+    retry: Option<u64>,
+}
+
+impl Stream<'_> {
+    /// Passes on what it tells, until there is something for this end. Cancel safe.
+    async fn next(&mut self) -> Said {
+        loop {
+            if self.untold.is_some() {
+                let inlet = &self.channel.context.inlet;
+                let Ok(room) = inlet.notices.reserve().await else { return Said::Ended };
+                if let Some(kind) = self.untold.take() {
+                    room.send(inlet.notice(kind));
+                }
+            }
+            match self.decoder.next_event() {
+                Some(Ok(event)) => {
+                    if let Some(said) = self.take(event) {
+                        return said;
+                    }
+                }
+                Some(Err(_)) => {
+                    self.channel.context.metrics.stray.inc();
+                    return Said::Ended;
+                }
+                None => match self.reply.next().await {
+                    Ok(Some(data)) => self.decoder.push(data),
+                    Ok(None) | Err(_) => return Said::Ended,
+                },
+            }
+        }
+    }
+
+    fn take(&mut self, event: SseEvent) -> Option<Said> {
+        if event.retry.is_some() {
+            self.retry = event.retry;
+        }
+        if event.data.is_empty() || event.event.is_some() {
+            return None;
+        }
+        let stray = &self.channel.context.metrics.stray;
+        let Ok(message) = Message::parse_answer(event.data, MAX_DEPTH) else {
+            stray.inc();
+            return None;
+        };
+        match message.kind() {
+            Kind::Response => return self.answered(message),
+            Kind::Notification
+                if message.method() == "notifications/subscriptions/acknowledged" =>
+            {
+                return Some(Said::Acknowledged(message));
+            }
+            Kind::Notification => {
+                self.untold = NoticeKind::of(&message).filter(|kind| self.covers(kind));
+                if self.untold.is_some() {
+                    self.heard = true;
+                } else {
+                    stray.inc();
+                }
+            }
+            Kind::Request => stray.inc(),
+        }
+        None
+    }
+
+    fn answered(&self, message: Message) -> Option<Said> {
+        match judge(message, self.id, Dialect::Mcp) {
+            Ok(Judged::Answer(answer) | Judged::Mended(answer)) => {
+                if answer.answer() == Answer::Result {
+                    return Some(Said::Ended);
+                }
+                let code = error_code(&answer).unwrap_or_default();
+                let what = format!("it refused to be listened to with error {code}");
+                Some(Said::Refused(self.channel.context.protocol(what)))
+            }
+            Ok(Judged::Foreign) | Err(_) => {
+                self.channel.context.metrics.stray.inc();
+                None
+            }
+        }
+    }
+
+    /// Whether that was asked for.
+    fn covers(&self, kind: &NoticeKind) -> bool {
+        match kind {
+            NoticeKind::ListChanged(list) => self.offers.lists().any(|known| known == *list),
+            // It may be below one that was asked for.
+            NoticeKind::ResourceUpdated(_) => !self.asked.is_empty(),
+            NoticeKind::Opened | NoticeKind::Lost | NoticeKind::Log(_) => false,
+        }
+    }
+}
