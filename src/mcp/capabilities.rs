@@ -1,5 +1,8 @@
 //! Capability objects: the few members the gateway understands.
 
+use std::sync::OnceLock;
+
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::Era;
@@ -24,6 +27,8 @@ impl ClientCaps {
     const ROOTS_LIST_CHANGED: u16 = 1 << 6;
     const ELICITATION_PLAIN: u16 = 1 << 7;
     const TASKS: u16 = 1 << 8;
+    /// How many sets there are.
+    const SETS: usize = 1 << 9;
 
     /// Reads `params.capabilities` of `initialize`, or what a modern request declares. Unknown members are not relayable
     /// and left out.
@@ -73,6 +78,14 @@ impl ClientCaps {
             caps["extensions"] = json!({ TASKS_EXTENSION: {} });
         }
         caps
+    }
+
+    /// The same as JSON text, made once for each set.
+    pub fn to_modern_text(self) -> Bytes {
+        static TEXTS: [OnceLock<Bytes>; ClientCaps::SETS] =
+            [const { OnceLock::new() }; ClientCaps::SETS];
+        let text = || Bytes::from(self.to_modern_json().to_string());
+        TEXTS.get(usize::from(self.0)).map_or_else(text, |known| known.get_or_init(text).clone())
     }
 
     /// The capability object to declare at `initialize`.
@@ -286,6 +299,7 @@ mod tests {
         ] {
             let caps = ClientCaps::parse(declared.as_bytes());
             assert_eq!(caps.to_modern_json().to_string(), modern);
+            assert_eq!(caps.to_modern_text(), modern);
             assert_eq!(ClientCaps::parse(modern.as_bytes()).to_modern_json().to_string(), modern);
             assert!(!caps.of_a_session().tasks());
         }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::call::OutCall;
+use super::call::{Client, OutCall};
 use crate::jsonrpc::{Chunks, Edit, Member, Message, ParamsKind, RawObject, Span};
 use crate::mcp::{Era, LOG_LEVELS, ProtocolVersion, meta};
 
@@ -48,20 +48,48 @@ impl OutCall {
         if meta.get(meta::PROGRESS_TOKEN).is_some() {
             meta.set(meta::PROGRESS_TOKEN, number(token));
         }
-        if hop == Era::Modern {
-            let client = &self.client;
-            let version = format!("\"{}\"", ProtocolVersion::NEWEST_MODERN);
-            meta.set(meta::PROTOCOL_VERSION, version);
-            meta.set(meta::CLIENT_CAPABILITIES, client.caps.to_modern_json().to_string());
-            if let Some(info) = &client.info {
-                meta.set(meta::CLIENT_INFO, info.clone());
-            }
-            if let Some(level) = client.log_rank.and_then(|rank| LOG_LEVELS.get(usize::from(rank)))
-            {
-                meta.set(meta::LOG_LEVEL, format!("\"{level}\""));
+        match hop {
+            Era::Legacy => meta.to_bytes(),
+            Era::Modern => {
+                let rest = if meta.is_empty() { Bytes::new() } else { meta.to_bytes() };
+                self.client.before(&rest)
             }
         }
-        meta.to_bytes()
+    }
+}
+
+impl Client {
+    /// `_meta` of a modern request: what is told of the client, and the members of the object `rest`, which may be
+    /// empty. Written as text, since every call needs it.
+    fn before(&self, rest: &[u8]) -> Bytes {
+        let version = ProtocolVersion::NEWEST_MODERN.as_str();
+        let caps = self.caps.to_modern_text();
+        let info = self.info.as_deref().unwrap_or_default();
+        let mut text = Vec::with_capacity(224 + caps.len() + info.len() + rest.len());
+        let mut put = |name: &str, value: [&[u8]; 3]| {
+            text.push(if text.is_empty() { b'{' } else { b',' });
+            text.push(b'"');
+            text.extend_from_slice(name.as_bytes());
+            text.extend_from_slice(b"\":");
+            value.iter().for_each(|part| text.extend_from_slice(part));
+        };
+        let quoted = |value: &'static str| [&b"\""[..], value.as_bytes(), b"\""];
+        put(meta::PROTOCOL_VERSION, quoted(version));
+        put(meta::CLIENT_CAPABILITIES, [&caps[..], b"", b""]);
+        if !info.is_empty() {
+            put(meta::CLIENT_INFO, [info, b"", b""]);
+        }
+        if let Some(level) = self.log_rank.and_then(|rank| LOG_LEVELS.get(usize::from(rank))) {
+            put(meta::LOG_LEVEL, quoted(level));
+        }
+        match rest.strip_prefix(b"{") {
+            Some(rest) => {
+                text.push(b',');
+                text.extend_from_slice(rest);
+            }
+            None => text.push(b'}'),
+        }
+        text.into()
     }
 }
 
@@ -128,7 +156,7 @@ mod tests {
 
     use super::*;
     use crate::mcp::ClientCaps;
-    use crate::upstream::{CallerId, Client, Events};
+    use crate::upstream::{CallerId, Events};
 
     fn call(text: &'static str) -> OutCall {
         OutCall {

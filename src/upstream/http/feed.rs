@@ -53,6 +53,8 @@ struct Course {
     failures: u32,
     /// Whether changes may have been missed.
     missed: bool,
+    /// The resources that were asked for last.
+    tried: Uris,
     /// When the next stream is opened, if nothing else happens.
     due: Option<Instant>,
 }
@@ -107,6 +109,7 @@ impl ModernLink {
         loop {
             let want = wanted.borrow_and_update().clone();
             course.due = None;
+            course.tried = Arc::clone(&want.uris);
             let next = {
                 let mut opening = pin!(self.open_again(&want, course.missed && open.is_none()));
                 loop {
@@ -149,19 +152,20 @@ impl ModernLink {
             tokio::select! {
                 biased;
                 changed = wanted.changed() => {
-                    let Some(stream) = open.as_ref().filter(|_| changed.is_ok()) else { return };
                     let want = wanted.borrow_and_update().clone();
-                    if !want.uris.is_subset(&stream.asked) {
+                    let asked = open.as_ref().map_or(&course.tried, |stream| &stream.asked);
+                    if changed.is_err() || !want.uris.is_subset(asked) {
                         course.failures = 0;
                         return wanted.mark_changed();
                     }
-                    // All of it is heard already.
-                    self.heard.send_modify(|heard| {
-                        *heard = Heard { number: Some(want.number), uris: heard.uris.clone(), why: None };
-                    });
-                    course.due = None;
-                    if want.uris != stream.asked {
-                        course.rest(NARROW_AFTER);
+                    // All of it is heard already, or was refused.
+                    let narrower = want.uris != *asked;
+                    self.heard.send_modify(|heard| heard.number = Some(want.number));
+                    if open.is_some() {
+                        course.due = None;
+                        if narrower {
+                            course.rest(NARROW_AFTER);
+                        }
                     }
                 }
                 () = end_of(open) => {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Upstream;
-use super::slot::{Found, Landed, Link, Visit};
+use super::slot::{Found, Landed, Link, Slot, Visit};
 use crate::config::Revision;
 use crate::mcp::{ClientCaps, Era, ProtocolVersion};
 use crate::upstream::http::{Endpoint, HttpLink, ModernLink, SseLink, Unopened};
@@ -138,7 +138,16 @@ impl Upstream {
 
     /// A child finds out itself how it is spoken to.
     async fn open_child(self: &Arc<Self>, place: &LinkKey) -> Result<Option<Link>, CallError> {
-        let link = StdioLink::open(self.context(place)).await?;
+        let link = match StdioLink::open(self.context(place)).await {
+            Ok(link) => link,
+            Err(error) if place.era == Era::Modern && self.has_sessions() => {
+                // Some bear no second child beside the first, which serves well.
+                tracing::debug!(upstream = %self.name, %error, "it was not found out what it speaks");
+                self.verdict.refused(Era::Modern, Instant::now());
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
         let era = link.hello().version.era();
         if era == place.era {
             return Ok(Some(Link::Stdio(link)));
@@ -245,6 +254,14 @@ impl Upstream {
 
     fn watched(&self) -> Arc<Watched> {
         Arc::clone(&self.watched)
+    }
+
+    /// Whether a session is up, so that it may be spoken to in that era.
+    fn has_sessions(&self) -> bool {
+        let is_up = |link: Link| link.is_up();
+        let up = |slot: &Slot| slot.open_link().is_some_and(is_up);
+        self.may_be_other()
+            && self.links.iter().any(|slot| slot.key().era == Era::Legacy && up(&slot))
     }
 
     /// Whether the configuration leaves it to the upstream how it is spoken to.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::stub::Stub;
-use super::{Rig, request, shared};
+use super::{Rig, request, sessionless, shared};
+use crate::mcp::{ClientCaps, Era, ProtocolVersion};
 use crate::upstream::{CallError, LinkKey, LinkScope, NoticeKind, State};
 
 /// Greets, then answers each call by its own id; `die` ends it.
@@ -13,6 +14,33 @@ while read -r line; do
   case "$line" in *die*) exit 3;; esac
   id=${line#*\"id\":}; id=${id%%,*}
   printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id"
+done
+"#;
+
+/// Knows nothing but sessions.
+const SESSIONS: &str = r#"
+while read -r line; do
+  id=${line#*\"id\":}; id=${id%%,*}
+  case "$line" in
+    *notifications/*) continue;;
+    *'"initialize"'*) result='"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"sh"}}';;
+    *server/discover*) result='"error":{"code":-32601,"message":"x"}';;
+    *) result='"result":{}';;
+  esac
+  printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$result"
+done
+"#;
+
+/// Knows no sessions: says what it can do, and answers each call by its own id.
+const SESSIONLESS: &str = r#"
+while read -r line; do
+  id=${line#*\"id\":}; id=${id%%,*}
+  case "$line" in
+    *initialize*) result='"error":{"code":-32022,"message":"x","data":{"supported":["2026-07-28"]}}';;
+    *server/discover*) result='"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}';;
+    *) result='"result":{}';;
+  esac
+  printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$result"
 done
 "#;
 
@@ -87,4 +115,35 @@ async fn the_child_of_a_client_session_ends_with_it() {
     rig.upstream.shutdown().await;
     rig.tasks.close();
     tokio::time::timeout(Duration::from_secs(10), rig.tasks.wait()).await.expect("every task ends");
+}
+
+#[tokio::test]
+async fn children_are_spoken_to_in_the_era_that_they_know() {
+    for (script, version) in
+        [(SESSIONLESS, ProtocolVersion::V2026_07_28), (SESSIONS, ProtocolVersion::V2025_11_25)]
+    {
+        let rig = Rig::child(sh(script));
+        let caps = ClientCaps::parse(br#"{"sampling":{}}"#);
+        for key in [shared(), sessionless(), LinkKey { caps, ..sessionless() }] {
+            let answer =
+                rig.upstream.call(&key, request("tools/call", "{}")).await.expect("an answer");
+            assert_eq!(answer.version, version);
+            assert_eq!(rig.upstream.link_of(&key).era, version.era());
+        }
+        // Without sessions nobody needs another one than anybody else.
+        let children = if version.era() == Era::Modern { 1 } else { 2 };
+        rig.until("the rest has ended", |rig| rig.metrics.children.get() == children).await;
+        rig.upstream.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_bears_no_other_beside_it_serves_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lock = format!("mkdir {} || exit 7\n", folder.path().join("lock").display());
+    let rig = Rig::child(sh(&(lock + SESSIONS)));
+    for key in [shared(), sessionless()] {
+        rig.upstream.call(&key, request("tools/call", "{}")).await.expect("an answer");
+    }
+    rig.upstream.shutdown().await;
 }
