@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::client::{Http, MCP_HEADERS, Streaming};
+use crate::client::{Http, MCP_HEADERS, Reply, Streaming};
 use crate::fake::scene::{META, MODERN, encode};
 use crate::mcp::Answer;
 
@@ -120,6 +120,11 @@ impl Modern {
         self.http.open("POST", &self.path, &headers, body.to_owned()).await
     }
 
+    /// Sends a body with the headers that belong to it and gives the whole response.
+    pub async fn post(&self, body: &Value) -> Reply {
+        self.send(&self.headers(body), &body.to_string()).await.whole().await
+    }
+
     /// Sends a request and gives its response as it comes.
     pub async fn open(&self, id: &Value, method: &str, params: Value) -> Streaming {
         let body = self.body(id, method, params);
@@ -139,6 +144,11 @@ impl Modern {
             }
         }
         answer
+    }
+
+    /// Calls a tool.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Answer {
+        self.request("tools/call", json!({"name": tool, "arguments": arguments})).await
     }
 
     /// All items of a list, following cursors.

@@ -64,7 +64,7 @@ impl Pair {
                 self.client == "2025-06-18" && self.upstream == "2025-11-25" && !self.is_mute()
             }
             Behaviour::ListChanged => self.upstream_is_modern() && http,
-            Behaviour::Updated => self.upstream_is_modern(),
+            Behaviour::Updated => self.upstream_is_modern() && http,
             _ => false,
         }
     }

@@ -10,7 +10,7 @@ const CURSORS: [&str; 2] = ["", "k \"9\" é"];
 const FIRST: usize = 2;
 
 /// A tool: its name, and the revision from which on it exists.
-const TOOLS: [(&str, &str); 16] = [
+const TOOLS: [(&str, &str); 18] = [
     ("echo", "2024-11-05"),
     ("progress", "2024-11-05"),
     ("slow", "2024-11-05"),
@@ -27,6 +27,8 @@ const TOOLS: [(&str, &str); 16] = [
     ("change", "2024-11-05"),
     ("update", "2024-11-05"),
     ("demands", "2026-07-28"),
+    ("endless", "2026-07-28"),
+    ("Wetter_ä", "2024-11-05"),
 ];
 
 impl Scene {
@@ -55,6 +57,8 @@ impl Scene {
             "echo" if self.is_modern() => {
                 let zone = json!({"type": "string", "x-mcp-header": "Zone"});
                 tool["inputSchema"]["properties"]["zone"] = zone;
+                let n = json!({"type": "integer", "x-mcp-header": "N"});
+                tool["inputSchema"]["properties"]["n"] = n;
             }
             "echo" if self.since("2025-11-25") => {
                 tool["execution"] = json!({"taskSupport": "optional"});

@@ -173,6 +173,9 @@ impl Scene {
         let ask = message["id"].as_u64().and_then(|id| locked(&hop.asks).remove(&id));
         match ask {
             Some(ask) => {
+                let (result, error) = (&message["result"], &message["error"]);
+                let entry = json!({"event": "told", "result": result, "error": error});
+                self.journal.write(&entry);
                 let _ = ask.send(message);
             }
             None => self.violation("a response to nothing", &message),

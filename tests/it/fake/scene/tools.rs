@@ -69,6 +69,14 @@ impl Exchange {
                 failure.data = json!({"requiredCapabilities": {"sampling": {"tools": {}}}});
                 return Err(failure.into());
             }
+            // One question after the other.
+            "endless" => {
+                let mut round = 0;
+                loop {
+                    self.ask_sampling(round).await?;
+                    round += 1;
+                }
+            }
             _ => said(name),
         })
     }
