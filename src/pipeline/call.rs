@@ -1,6 +1,7 @@
 //! One request to one upstream, and everything that comes before its answer.
 
 use std::borrow::Cow;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
+use tokio::time::{Sleep, sleep};
 
 use super::ledger::{Caller, Ledger};
 use super::snapshot::{Backend, Snapshot};
@@ -25,6 +27,8 @@ use crate::upstream::{
     LinkScope, OutCall, events,
 };
 
+/// When an answer is slow.
+const SLOW: Duration = Duration::from_millis(100);
 /// How many events of one call may wait for the exchange.
 const EVENTS: usize = 32;
 
@@ -64,6 +68,14 @@ impl Context {
     fn client(&self) -> Client {
         let session = &self.session;
         Client { caps: session.caps(), info: session.info().cloned(), log_rank: session.log_rank() }
+    }
+
+    /// Whether a slow answer is better announced by a stream: the client can resume ours, and the upstream has none that
+    /// could be resumed.
+    fn resumes_instead(&self, backend: &Backend, key: &LinkKey) -> bool {
+        self.standing
+            && self.session.version() >= ProtocolVersion::V2025_11_25
+            && backend.upstream.link_of(key).era == Era::Modern
     }
 
     /// Lowest rank of log messages that the client gets; `None`: the upstream decides.
@@ -283,6 +295,7 @@ pub(super) async fn run(
     let key = cx.link(backend);
     let mut collect = Collect::new(cx, outlet);
     let mut version = cx.session.version();
+    let mut slow = cx.resumes_instead(backend, &key).then(|| Box::pin(sleep(SLOW)));
     let mut call = std::pin::pin!(backend.upstream.call(&key, out));
     loop {
         // Every branch is cancel-safe: the call itself is polled by reference.
@@ -298,6 +311,11 @@ pub(super) async fn run(
             }
             Some((ask, id, end)) = next(&mut collect.asked), if collect.asked.is_some() => {
                 Box::pin(collect.asked_ended(ask, id, end)).await;
+                continue;
+            }
+            () = due(&mut slow) => {
+                slow = None;
+                outlet.begin_stream();
                 continue;
             }
             answer = &mut call => {
@@ -320,6 +338,14 @@ pub(super) async fn run(
             }
         }
         return ended.map(|message| Answered { message, version });
+    }
+}
+
+/// Returns when a timer that is set has run out.
+pub(super) async fn due(timer: &mut Option<Pin<Box<Sleep>>>) {
+    match timer {
+        Some(sleep) => sleep.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -106,7 +106,7 @@ async fn serve<'a>(
         // Boxed: the future of the most frequent request stays small.
         To::OwnerOfUri => Box::pin(located(cx, message, id, ledger, outlet)).await,
         To::OwnerOfRef => Box::pin(completion(cx, message, id, ledger, outlet)).await,
-        To::OwnerOfTask => Err(method_not_found()),
+        To::OwnerOfTask => Box::pin(modern::task(cx, message, id, ledger, outlet)).await,
     }
 }
 
@@ -404,7 +404,7 @@ fn modern_status(method: &str, code: Option<i64>) -> StatusCode {
 }
 
 /// The upstream's answer under the client's id, in the client's revision.
-fn restored(
+pub(super) fn restored(
     cx: &Context,
     message: &Message,
     id: &Id,

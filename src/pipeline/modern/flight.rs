@@ -12,7 +12,7 @@ use crate::exchange::bridge::{self, InputRequest};
 use crate::exchange::{Action, Event, Exchange};
 use crate::jsonrpc::{Chunks, Edit, ErrorObject, Member, Message};
 use crate::mcp::ClientCaps;
-use crate::pipeline::call::{Context, Ended, cut_off};
+use crate::pipeline::call::{Context, Ended, cut_off, due};
 use crate::pipeline::{Backend, Outlet};
 use crate::upstream::{Answered, Ask, AskReply, CallError, CallEvent, EventQueue, OutCall};
 
@@ -232,13 +232,6 @@ fn refusal(caps: ClientCaps, question: &Message) -> Option<(i64, &'static str)> 
 
 fn finished(ended: Result<Answered, CallError>) -> Result<Answered, Ended> {
     ended.map_err(|error| Ended::from(&error))
-}
-
-async fn due(gather: &mut Option<Pin<Box<Sleep>>>) {
-    match gather {
-        Some(sleep) => sleep.await,
-        None => std::future::pending().await,
-    }
 }
 
 /// The place of a question that its upstream does not want answered any more.

@@ -7,6 +7,7 @@ mod listen;
 mod parked;
 mod rounds;
 mod state;
+mod tasks;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ pub(super) use self::discover::discover;
 pub(super) use self::listen::{Listener, listen};
 pub(super) use self::parked::Parked;
 pub(super) use self::rounds::{call, relayed};
+pub(super) use self::tasks::task;
 use super::call::Context;
 use super::entry::turned_away;
 use super::ledger::Caller;

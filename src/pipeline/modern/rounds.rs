@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::flight::{Flight, Token, Turn};
 use super::parked::park;
 use super::state::{self, State, Then};
+use super::tasks::begun;
 use crate::exchange::bridge::{self, InputRequest};
 use crate::fault::{Fault, Reason};
 use crate::jsonrpc::{Id, Member, Message};
@@ -147,7 +148,9 @@ pub(in crate::pipeline) fn relayed(
     if answered.version.era() == Era::Legacy {
         return Ok(answered);
     }
-    let Some(wanted) = bridge::input_required(&answered.message) else { return Ok(answered) };
+    let Some(wanted) = bridge::input_required(&answered.message) else {
+        return begun(cx, target.backend, answered);
+    };
     let wanted = wanted.map_err(|error| malformed(target, error))?;
     if !may_ask(message.method()) {
         let upstream = target.backend.upstream.name().as_str();
