@@ -420,3 +420,132 @@ async fn cursors_open_only_where_they_were_given() {
     assert_eq!(answer.code(), -32602, "{}", answer.text);
     assert!(list("tools/list", &cursor).await.result()["tools"].is_array());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parked_call_whose_upstream_went_is_not_made_again() {
+    let (gateway, up, client) = before(NEWEST).await;
+    let (ask, state) = asked(&client, "ask_elicit", "gone").await;
+    up.restart();
+    let answer = retried(&client, "ask_elicit", "gone", &ask, &state).await;
+    assert!(answer.reason() == "upstream_closed" || answer.code() == -32602, "{}", answer.text);
+    let again = retried(&client, "ask_elicit", "gone", &ask, &state).await;
+    assert_eq!(again.code(), -32602, "{}", again.text);
+    assert_eq!(up.journal().of("ran").len(), 1);
+    gateway.until("nothing is parked", |m| m.value("trunkline_parked_calls", &[]) == 0.0).await;
+    // The next call finds its way.
+    asked(&client, "ask_elicit", "anew").await;
+}
+
+/// A client with a session whose user refuses whatever is asked; what the call comes to.
+async fn refused_by_user(gateway: &Gateway, tool: &str) -> Value {
+    let client = Mcp::open(gateway, caps()).await;
+    let params = json!({"name": tool, "arguments": {"key": tool}});
+    let mut stream = client.open_post(&crate::mcp::request(1, "tools/call", &params)).await;
+    loop {
+        let message = stream.next_message().await.expect("an answer");
+        if message.get("method").is_none() {
+            return message;
+        }
+        let error = json!({"code": -1, "message": "User rejected"});
+        let body = json!({"jsonrpc": "2.0", "id": message["id"], "error": error});
+        assert_eq!(client.post(&body.to_string()).await.status, 202);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_instead_of_an_answer_ends_the_call_or_is_a_refusal() {
+    // Over there an error can be said as it is; here only forms can be refused.
+    let (gateway, up, _client) = before(NEWEST).await;
+    for tool in ["ask_sampling", "ask_roots", "ask_elicit"] {
+        let answer = refused_by_user(&gateway, tool).await;
+        assert_eq!(answer["result"]["content"][0]["text"], "refused -1", "{tool}: {answer}");
+    }
+    assert_eq!(up.journal().of("violation"), Vec::<Value>::new());
+    let (gateway, up, _client) = before(MODERN).await;
+    for tool in ["ask_sampling", "ask_roots"] {
+        let answer = refused_by_user(&gateway, tool).await;
+        assert_eq!(answer["result"]["isError"], true, "{tool}: {answer}");
+    }
+    let answer = refused_by_user(&gateway, "ask_elicit").await;
+    let text = answer["result"]["content"][0]["text"].as_str();
+    assert!(matches!(text, Some("cancel" | "decline")), "{answer}");
+    assert_eq!(up.journal().of("resumed").len(), 1, "two were abandoned");
+    assert_eq!(up.journal().of("violation"), Vec::<Value>::new());
+}
+
+const WEB: &str = "https://example.org/a?b=%2f&c";
+
+/// Fails until the user has been at two pages (2025-11-25); says so when the call comes again.
+async fn wants_urls(call: Call) {
+    if call.fake.count("tools/call") > 1 {
+        return call.say("been there").await;
+    }
+    let page =
+        |id: &str| json!({"mode": "url", "message": "Log in.", "url": WEB, "elicitationId": id});
+    let data = json!({"elicitations": [page("e1"), page("e2")]});
+    let error = json!({"code": -32042, "message": "URL needed", "data": data});
+    call.out.json(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, call.id())).await;
+}
+
+async fn before_urls() -> (Gateway, Fake) {
+    let up = Fake::mcp(["login"]).on("tools/call", wants_urls).start().await;
+    let gateway = Setup::new().fake("up", &up).mcp(&["up"]).start().await;
+    (gateway, up)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn urls_that_an_upstream_wants_visited_are_asked_for() {
+    let caps = json!({"elicitation": {"form": {}, "url": {}}});
+    let params = json!({"name": "login", "arguments": {}});
+    for action in ["accept", "decline", "cancel"] {
+        let (gateway, up) = before_urls().await;
+        let client = Modern::new(gateway.http(), caps.clone());
+        let answer = client.request("tools/call", params.clone()).await;
+        let result = answer.result();
+        assert_eq!(result["resultType"], "input_required", "{}", answer.text);
+        let requests = result["inputRequests"].as_object().expect("something is asked");
+        assert_eq!(requests.len(), 2, "{}", answer.text);
+        for ask in requests.values() {
+            assert_eq!(ask["method"], "elicitation/create", "{}", answer.text);
+            assert_eq!(
+                (&ask["params"]["mode"], &ask["params"]["url"]),
+                (&json!("url"), &json!(WEB))
+            );
+            assert_eq!(ask["params"].get("elicitationId"), None, "{}", answer.text);
+        }
+        let mut retry = params.clone();
+        retry["requestState"] = result["requestState"].clone();
+        let response = json!({ "action": action });
+        retry["inputResponses"] = requests.keys().map(|k| (k.clone(), response.clone())).collect();
+        let answer = client.request("tools/call", retry).await;
+        if action == "accept" {
+            assert_eq!((answer.said(), up.count("tools/call")), ("been there", 2));
+        } else {
+            assert_eq!(answer.result()["isError"], true, "{}", answer.text);
+            assert_eq!(up.count("tools/call"), 1);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn urls_that_a_client_cannot_open_are_told_in_its_own_way() {
+    let (gateway, _up) = before_urls().await;
+    let client = Modern::new(gateway.http(), json!({"elicitation": {"form": {}}}));
+    let answer = client.call("login", json!({})).await;
+    assert_eq!((answer.status, answer.code()), (400, -32021), "{}", answer.text);
+    let needed = json!({"elicitation": {"url": {}}});
+    assert_eq!(answer.json["error"]["data"]["requiredCapabilities"], needed);
+    // One that knows the error gets it, with ids of ours; an older one a text.
+    let (gateway, _up) = before_urls().await;
+    let client = Mcp::open(&gateway, json!({"elicitation": {"url": {}}})).await;
+    let answer = client.call("login", json!({})).await;
+    assert_eq!(answer.code(), -32042, "{}", answer.text);
+    let pages = answer.json["error"]["data"]["elicitations"].as_array().expect("pages").clone();
+    assert!(pages.iter().all(|page| page["url"] == WEB && page["elicitationId"].is_string()));
+    let (gateway, _up) = before_urls().await;
+    let caps = json!({"elicitation": {}});
+    let client = Mcp::open_at(gateway.http(), "/mcp", "2025-06-18", caps).await;
+    let answer = client.call("login", json!({})).await;
+    assert_eq!(answer.result()["isError"], true, "{}", answer.text);
+    assert!(answer.said().contains(WEB), "{}", answer.text);
+}

@@ -29,6 +29,7 @@ pub enum Behaviour {
     Url,
     Roots,
     Twice,
+    AskFirst,
     Logs,
     ListChanged,
     Updated,
@@ -39,7 +40,7 @@ pub enum Behaviour {
 }
 
 /// All that clients do on their own; what concerns all of them at once comes after.
-pub const ALONE: [Behaviour; 21] = [
+pub const ALONE: [Behaviour; 22] = [
     Behaviour::Lists,
     Behaviour::Call,
     Behaviour::Progress,
@@ -54,6 +55,7 @@ pub const ALONE: [Behaviour; 21] = [
     Behaviour::Url,
     Behaviour::Roots,
     Behaviour::Twice,
+    Behaviour::AskFirst,
     Behaviour::Logs,
     Behaviour::ListChanged,
     Behaviour::Updated,
@@ -99,6 +101,7 @@ impl Actor {
             Behaviour::Url => self.ask("ask_url", "url", User::Accepts).await,
             Behaviour::Roots => self.ask("ask_roots", "roots", User::Accepts).await,
             Behaviour::Twice => self.ask("ask_twice", "twice", User::Accepts).await,
+            Behaviour::AskFirst => self.ask_first().await,
             Behaviour::Logs => self.logs().await,
             Behaviour::ListChanged => self.list_changed().await,
             Behaviour::Updated => self.updated().await,
@@ -255,10 +258,24 @@ impl Actor {
         if let Some(code) = code(&story) {
             return json!({ "code": code });
         }
-        // Which of the two codes it is does not matter.
-        let said =
-            story.said().replace("refused -32601", "refused").replace("refused -32602", "refused");
+        let said = plain(story.said());
         json!({"asked": story.asked, "said": said, "ran": self.entries("ran", &key).len()})
+    }
+
+    async fn ask_first(&self) -> Value {
+        let get = json!({"name": "asks"});
+        let prompt = self.peer.request("prompts/get", get, User::Accepts).await;
+        let read = json!({"uri": "memo://asks"});
+        let resource = self.peer.request("resources/read", read, User::Accepts).await;
+        let text = &prompt.answer["result"]["messages"][0]["content"]["text"];
+        let read = &resource.answer["result"]["contents"][0]["text"];
+        let plain = |text: &Value| plain(text.as_str().unwrap_or_default());
+        let asked = [prompt.asked, resource.asked].concat();
+        json!({
+            "asked": asked,
+            "prompt": plain(text),
+            "resource": plain(read),
+        })
     }
 
     async fn logs(&self) -> Value {
@@ -463,6 +480,11 @@ impl Actor {
 
 fn reason(answer: &Value) -> &str {
     answer["error"]["data"]["reason"].as_str().unwrap_or_default()
+}
+
+/// What a tool said, but for the code of a refusal: there are two.
+fn plain(said: &str) -> String {
+    said.replace("refused -32601", "refused").replace("refused -32602", "refused")
 }
 
 fn code(story: &Story) -> Option<i64> {

@@ -93,6 +93,7 @@ impl Pair {
             }
             Behaviour::Roots => self.ask("2024-11-05", "roots/list", "rooted file:///work"),
             Behaviour::Twice => self.twice(),
+            Behaviour::AskFirst => self.ask_first(),
             Behaviour::Logs => self.logs(),
             Behaviour::ListChanged => {
                 expected(self.change_word(), json!({"notified": true, "listed": true}))
@@ -123,8 +124,8 @@ impl Pair {
         let memo = |revision: &&str| format!("memo://{revision}");
         let seen = json!({
             "tools": Scene::tool_names(self.upstream),
-            "prompts": ["greet", "plain", "last"],
-            "resources": REVISIONS.iter().map(memo).collect::<Vec<_>>(),
+            "prompts": ["greet", "plain", "asks"],
+            "resources": REVISIONS.iter().chain(&["asks"]).map(memo).collect::<Vec<_>>(),
             "templates": ["memo://{id}"],
             "schema of array": schema,
             // Of tasks, which went with 2025-11-25; older clients may read over it.
@@ -248,6 +249,15 @@ impl Pair {
         };
         let word = if asked.is_empty() { "refused" } else { self.ask_word() };
         expected(word, json!({"asked": asked, "said": said, "ran": 1}))
+    }
+
+    fn ask_first(self) -> Expected {
+        let (word, asked, said): (_, &[&str], _) = if self.is_mute() && !self.upstream_is_modern() {
+            ("refused", &[], "refused")
+        } else {
+            (self.ask_word(), &["sample Say hi.", "sample Say hi."], "sampled hi")
+        };
+        expected(word, json!({"asked": asked, "prompt": said, "resource": said}))
     }
 
     fn logs(self) -> Expected {

@@ -77,6 +77,9 @@ impl Behaviour {
             Self::Twice => {
                 ("Two questions in one call", "One after the other; the tool runs once.")
             }
+            Self::AskFirst => {
+                ("A prompt and a resource that ask", "Sampling again; not only tools ask.")
+            }
             Self::Logs => (
                 "Log messages",
                 "From level `warning` on: by `logging/setLevel`, or as the request says; without that a client of 2026-07-28 \

@@ -77,7 +77,7 @@ impl Scene {
 
     fn memos() -> Vec<Value> {
         let memo = |name: &&str| json!({"uri": format!("memo://{name}"), "name": *name});
-        REVISIONS.iter().map(memo).collect()
+        REVISIONS.iter().chain(&["asks"]).map(memo).collect()
     }
 
     /// Answers one of the four methods that list.
@@ -86,7 +86,7 @@ impl Scene {
             "tools/list" => ("tools", self.tools()),
             "prompts/list" => {
                 let greet = json!({"name": "greet", "arguments": [{"name": "who"}]});
-                ("prompts", vec![greet, json!({"name": "plain"}), json!({"name": "last"})])
+                ("prompts", vec![greet, json!({"name": "plain"}), json!({"name": "asks"})])
             }
             "resources/list" => ("resources", Self::memos()),
             _ => {

@@ -52,6 +52,8 @@ impl Exchange {
             "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
                 scene.list(&self.method, &params)?
             }
+            "resources/read" if params["uri"] == "memo://asks" => return self.ask_first().await,
+            "prompts/get" if params["name"] == "asks" => return self.ask_first().await,
             "resources/read" => scene.read(&params)?,
             "prompts/get" => Scene::prompt(&params)?,
             "completion/complete" => Scene::complete(&params),
@@ -88,6 +90,31 @@ impl Exchange {
             Err(Stop::Input(result)) => Ok(result),
             Err(Stop::Failed(failure)) => Err(failure),
         }
+    }
+
+    /// A prompt or a resource that is made of what the client answers.
+    async fn ask_first(&mut self) -> Result<Value, Failure> {
+        let event = if self.resume()? { "resumed" } else { "ran" };
+        let key = self.subject().clone();
+        self.scene.journal.write(&json!({"event": event, "key": key}));
+        let text = match self.ask_sampling(0).await {
+            Ok(text) => text,
+            Err(Stop::Input(result)) => return Ok(result),
+            Err(Stop::Failed(failure)) => return Err(failure),
+        };
+        let result = if self.method == "prompts/get" {
+            let content = json!({"type": "text", "text": text});
+            json!({"messages": [{"role": "user", "content": content}]})
+        } else {
+            let contents = json!([{"uri": "memo://asks", "text": text}]);
+            self.scene.hinted(json!({ "contents": contents }), 60_000)
+        };
+        Ok(self.complete(result))
+    }
+
+    /// What is called, got or read.
+    fn subject(&self) -> &Value {
+        if self.method == "resources/read" { &self.params["uri"] } else { &self.params["name"] }
     }
 
     /// What the client declared that it can be asked.
@@ -132,7 +159,7 @@ impl Exchange {
         let state = state.as_str()?.strip_prefix(STATE)?;
         let (name, args, id, answers): (Value, Value, Value, _) =
             serde_json::from_str(state).ok()?;
-        let same = name == self.params["name"] && args == self.params["arguments"];
+        let same = name == *self.subject() && args == self.params["arguments"];
         (same && id != self.id).then_some(answers)
     }
 
@@ -171,7 +198,7 @@ impl Exchange {
         let mut result = json!({"resultType": "input_required", "inputRequests": {"q 0": request}});
         if self.params["name"] != "ask_roots" {
             let args = &self.params["arguments"];
-            let state = json!([self.params["name"], args, self.id, self.answers]);
+            let state = json!([self.subject(), args, self.id, self.answers]);
             result["requestState"] = json!(format!("{STATE}{state}"));
         }
         Err(Stop::Input(result))

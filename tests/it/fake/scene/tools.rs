@@ -128,7 +128,7 @@ impl Exchange {
         said("logged")
     }
 
-    async fn ask_sampling(&self, round: usize) -> Result<String, Stop> {
+    pub(super) async fn ask_sampling(&self, round: usize) -> Result<String, Stop> {
         let content = json!({"type": "text", "text": "Say hi."});
         let messages = json!([{"role": "user", "content": content}]);
         let params = json!({"messages": messages, "maxTokens": 10});
