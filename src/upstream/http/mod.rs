@@ -14,6 +14,7 @@ mod reply;
 mod sse;
 mod standard;
 mod stream;
+mod subscribed;
 #[cfg(test)]
 mod tests;
 mod timer;
