@@ -1,13 +1,17 @@
 //! Micro benches: `cargo bench --bench micro`. Each stands for a step of the request path; the
 //! figures of a release are compared in one run, on one machine.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
 use trunkline::catalog::{Listing, Naming, Source, Upkeep, merge, parse_page};
-use trunkline::jsonrpc::{Id, Limits, Message, parse_body};
-use trunkline::mcp::ListKind;
+use trunkline::exchange::bridge::{self, Recipient};
+use trunkline::jsonrpc::{Id, Limits, Member, Message, parse_body};
+use trunkline::mcp::{ClientCaps, ListKind, ProtocolVersion, header, method_spec};
 use trunkline::router::{MethodTable, RouteTable};
+use trunkline::upstream::{CallerId, Client, Events, OutCall};
 use trunkline::wire::{SseDecoder, encode_event};
 
 fn main() {
@@ -148,4 +152,138 @@ fn merge_of_10_x_100_tools(bencher: Bencher<'_, '_>) {
     let source = |upstream| Source { upstream, upkeep: &upkeep, listing: Some(&listing) };
     let sources: Vec<Source<'_>> = names.iter().map(|name| source(name)).collect();
     bencher.bench_local(|| merge(ListKind::Tools, Naming::Prefixed, black_box(&sources)));
+}
+
+/// The revision with sessions and the one without.
+const LEGACY: ProtocolVersion = ProtocolVersion::NEWEST_LEGACY;
+const MODERN: ProtocolVersion = ProtocolVersion::NEWEST_MODERN;
+
+/// What a client without sessions can be asked.
+const CAPS: [&str; 2] = ["{}", r#"{"elicitation":{"form":{}}}"#];
+
+/// What every client says it is.
+const INFO: &str = r#"{"name":"client","version":"1.0.0"}"#;
+
+/// A call of a client without sessions, as its revision has it.
+fn modern_call(caps: &str, token: &str) -> Message {
+    let text = format!(
+        r#"{{"method":"tools/call","params":{{"name":"search_files","arguments":{{"query":"lazy dog","limit":10}},"_meta":{{"io.modelcontextprotocol/protocolVersion":"{MODERN}","io.modelcontextprotocol/clientInfo":{INFO},"io.modelcontextprotocol/clientCapabilities":{caps}{token}}}}},"jsonrpc":"2.0","id":42}}"#
+    );
+    Message::parse(text.into(), 128).expect("the text is a message")
+}
+
+/// The same of a client with a session.
+fn legacy_call() -> Message {
+    let text = r#"{"method":"tools/call","params":{"name":"search_files","arguments":{"query":"lazy dog","limit":10}},"jsonrpc":"2.0","id":42}"#;
+    Message::parse(text.into(), 128).expect("the text is a message")
+}
+
+/// A call on its way to an upstream.
+fn out(message: Message, caps: &str) -> OutCall {
+    let info =
+        message.member(Member::MetaClientInfo).unwrap_or(Bytes::from_static(INFO.as_bytes()));
+    let caps = ClientCaps::parse(caps.as_bytes());
+    OutCall {
+        message,
+        edits: smallvec::SmallVec::new(),
+        caller: CallerId(1),
+        client: Client { caps, info: Some(info), log_rank: None },
+        params: None,
+        timeout: Duration::from_secs(1),
+        max_timeout: Duration::from_secs(1),
+        events: Events::closed(),
+    }
+}
+
+#[divan::bench(args = CAPS)]
+fn stamp_modern_to_modern(bencher: Bencher<'_, '_>, caps: &str) {
+    let call = out(modern_call(caps, ""), caps);
+    bencher.bench(|| black_box(&call).text(123_456, MODERN));
+}
+
+#[divan::bench]
+fn stamp_modern_to_modern_with_progress(bencher: Bencher<'_, '_>) {
+    let call = out(modern_call("{}", r#","progressToken":"t""#), "{}");
+    bencher.bench(|| black_box(&call).text(123_456, MODERN));
+}
+
+#[divan::bench(args = CAPS)]
+fn stamp_legacy_to_modern(bencher: Bencher<'_, '_>, caps: &str) {
+    let call = out(legacy_call(), caps);
+    bencher.bench(|| black_box(&call).text(123_456, MODERN));
+}
+
+#[divan::bench]
+fn stamp_modern_to_legacy(bencher: Bencher<'_, '_>) {
+    let call = out(modern_call("{}", ""), "{}");
+    bencher.bench(|| black_box(&call).text(123_456, LEGACY));
+}
+
+#[divan::bench]
+fn stamp_legacy_to_legacy(bencher: Bencher<'_, '_>) {
+    let call = out(legacy_call(), "{}");
+    bencher.bench(|| black_box(&call).text(123_456, LEGACY));
+}
+
+/// What a request without a session says of its client, and what its headers are compared with.
+#[divan::bench(args = CAPS)]
+fn read_claims(bencher: Bencher<'_, '_>, caps: &str) {
+    let message = modern_call(caps, "");
+    bencher.bench(|| {
+        let message = black_box(&message);
+        let version = message.member_str(Member::MetaProtocolVersion)?;
+        let version = ProtocolVersion::parse(&version)?;
+        let caps = ClientCaps::parse(&message.member(Member::MetaClientCapabilities)?);
+        let name = message.member_str(method_spec(message.method())?.named.member()?)?;
+        Some((version, caps, header::decode(black_box("search_files")).is_ok_and(|v| v == name)))
+    });
+}
+
+#[divan::bench(args = ["search_files", "Zürich"])]
+fn name_header(bencher: Bencher<'_, '_>, name: &str) {
+    bencher.bench(|| {
+        let value = header::encode(black_box(name));
+        header::decode(&value).map(|name| name.len())
+    });
+}
+
+/// A result of about `size` bytes of an upstream without or with sessions.
+fn answer(size: usize, from: ProtocolVersion) -> Message {
+    let text = "the quick brown fox jumps over the lazy dog; ".repeat(size / 45 + 1);
+    let of_the_era = if from == MODERN {
+        r#","resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1.0.0"}}"#
+    } else {
+        ""
+    };
+    let text = format!(
+        r#"{{"jsonrpc":"2.0","id":123456,"result":{{"content":[{{"type":"text","text":"{}"}}]{of_the_era}}}}}"#,
+        &text[..size]
+    );
+    Message::parse_answer(text.into(), 128).expect("the text is a message")
+}
+
+/// Ways of an answer: from the revision of the upstream to that of the client.
+const WAYS: [(ProtocolVersion, ProtocolVersion, usize); 8] = [
+    (LEGACY, LEGACY, 1 << 10),
+    (LEGACY, LEGACY, 64 << 10),
+    (MODERN, MODERN, 1 << 10),
+    (MODERN, MODERN, 64 << 10),
+    (MODERN, LEGACY, 1 << 10),
+    (MODERN, LEGACY, 64 << 10),
+    (LEGACY, MODERN, 1 << 10),
+    (LEGACY, MODERN, 64 << 10),
+];
+
+#[divan::bench(args = WAYS)]
+fn bridge_answer(
+    bencher: Bencher<'_, '_>,
+    (from, version, size): (ProtocolVersion, ProtocolVersion, usize),
+) {
+    let answer = answer(size, from);
+    let caps = ClientCaps::NONE;
+    let to = Recipient { version, caps, method: "tools/call", uri: None, wrapped: Some(false) };
+    let id = Id::from_number(42);
+    bencher
+        .counter(BytesCount::new(size))
+        .bench(|| bridge::answer(black_box(&to), from, black_box(&answer), &id));
 }

@@ -3,9 +3,18 @@
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-/// Paths of the MCP servers. The last one lists the tools of the others under prefixed names, as
-/// a merge would: the same bytes from one hand.
-pub(crate) const SERVERS: [&str; 5] = ["/a", "/b", "/c", "/d", "/merged"];
+use crate::scenario::{LEGACY, MODERN as MODERN_REVISION};
+
+/// Paths and names of the MCP servers with sessions. `merged` lists the tools of the others under prefixed
+/// names, as a merge would: the same bytes from one hand.
+pub(crate) const SERVERS: [(&str, &str); 6] =
+    [("/a", "a"), ("/b", "b"), ("/c", "c"), ("/d", "d"), ("/merged", "merged"), (STREAMING, "s")];
+
+/// The server with sessions that offers streams.
+pub(crate) const STREAMING: &str = "/s";
+
+/// The server without sessions: the twin of `a`, which answers with the same text.
+pub(crate) const MODERN: &str = "/modern";
 
 /// Names of the servers that a gateway merges.
 pub(crate) const MERGED: [&str; 4] = ["a", "b", "c", "d"];
@@ -25,6 +34,16 @@ pub(crate) struct Answers {
     pub(crate) unknown_method: Bytes,
     /// In the order of [`SERVERS`].
     pub(crate) servers: Vec<Server>,
+    pub(crate) modern: Modern,
+}
+
+/// Answers of the server without sessions.
+pub(crate) struct Modern {
+    pub(crate) discover: Bytes,
+    pub(crate) unsupported: Bytes,
+    pub(crate) unknown_tool: Bytes,
+    pub(crate) unknown_method: Bytes,
+    pub(crate) server: Server,
 }
 
 /// Answers that differ by server, so that one which went to the wrong server is noticed.
@@ -37,34 +56,79 @@ pub(crate) struct Server {
 impl Answers {
     /// Writes them all.
     pub(crate) fn new() -> Self {
-        let capabilities = json!({ "tools": { "listChanged": true } });
         Self {
             initialize: result(&json!({
-                "protocolVersion": crate::scenario::REVISION,
-                "capabilities": capabilities,
+                "protocolVersion": LEGACY,
+                "capabilities": capabilities(),
                 "serverInfo": { "name": "stub", "version": "1.0.0" },
             })),
             empty: result(&json!({})),
             plain: result(&json!({ "sum": 42, "terms": [19, 23] })),
             unknown_tool: error(-32602, "unknown tool"),
             unknown_method: error(-32601, "method not found"),
-            servers: SERVERS.iter().map(|path| Server::new(&path[1..])).collect(),
+            servers: SERVERS.iter().map(|(_, name)| Server::new(name, None)).collect(),
+            modern: Modern::new(),
         }
     }
 }
 
+impl Modern {
+    fn new() -> Self {
+        let about =
+            json!({ "io.modelcontextprotocol/serverInfo": { "name": "stub", "version": "1.0.0" } });
+        Self {
+            discover: result(&json!({
+                "supportedVersions": [MODERN_REVISION],
+                "capabilities": capabilities(),
+                "resultType": "complete",
+                "ttlMs": LASTS,
+                "cacheScope": "public",
+                "_meta": about,
+            })),
+            unsupported: failure(&json!({
+                "code": -32022,
+                "message": "unsupported protocol version",
+                "data": { "supported": [MODERN_REVISION] },
+            })),
+            unknown_tool: error(-32602, "unknown tool"),
+            unknown_method: error(-32601, "method not found"),
+            server: Server::new("a", Some(&about)),
+        }
+    }
+}
+
+fn capabilities() -> Value {
+    json!({ "tools": { "listChanged": true } })
+}
+
+/// How long lists of the server without sessions may be kept: longer than a run lasts.
+const LASTS: u64 = 24 * 3600 * 1000;
+
 impl Server {
-    fn new(name: &str) -> Self {
+    /// `about`: `_meta` of every result of a server without sessions.
+    fn new(name: &str, about: Option<&Value>) -> Self {
         let tools: Vec<Value> = if name == "merged" {
             let tool = |server: &str, index| tool(server, index, &format!("{server}__"));
             MERGED.iter().flat_map(|server| (0..TOOLS).map(|i| tool(server, i))).collect()
         } else {
             (0..TOOLS).map(|index| tool(name, index, "")).collect()
         };
+        let mut list = json!({ "tools": tools });
+        if about.is_some() {
+            list["ttlMs"] = LASTS.into();
+            list["cacheScope"] = "public".into();
+        }
+        let finished = |mut members: Value| {
+            if let Some(about) = about {
+                members["resultType"] = "complete".into();
+                members["_meta"] = about.clone();
+            }
+            result(&members)
+        };
         Self {
-            list: result(&json!({ "tools": tools })),
-            text_1k: text(name, 1024),
-            text_64k: text(name, 64 * 1024),
+            list: finished(list),
+            text_1k: finished(text(name, 1024)),
+            text_64k: finished(text(name, 64 * 1024)),
         }
     }
 }
@@ -96,10 +160,10 @@ fn tool(server: &str, index: usize, prefix: &str) -> Value {
 }
 
 /// A result with one text of that size.
-fn text(server: &str, size: usize) -> Bytes {
+fn text(server: &str, size: usize) -> Value {
     let words = format!("{server}: the quick brown fox jumps over the lazy dog; ");
     let text: String = words.chars().cycle().take(size).collect();
-    result(&json!({ "content": [{ "type": "text", "text": text }] }))
+    json!({ "content": [{ "type": "text", "text": text }] })
 }
 
 fn result(result: &Value) -> Bytes {
@@ -107,5 +171,9 @@ fn result(result: &Value) -> Bytes {
 }
 
 fn error(code: i32, message: &str) -> Bytes {
-    format!(",\"error\":{}}}", json!({ "code": code, "message": message })).into()
+    failure(&json!({ "code": code, "message": message }))
+}
+
+fn failure(error: &Value) -> Bytes {
+    format!(",\"error\":{error}}}").into()
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::Result;
-use crate::catalog::MERGED;
+use crate::catalog::{MERGED, MODERN, STREAMING};
 use crate::child::Child;
 
 /// A running gateway and the folder of its configuration and log.
@@ -45,6 +45,14 @@ fn configuration(stub: SocketAddr) -> String {
         // As many as the load has connections: the queue is not what is measured.
         text += "max_concurrency = 256\n";
     }
+    text += &format!(
+        "[upstreams.modern]\nurl = \"http://{stub}{MODERN}\"\nmax_concurrency = 256\n\
+         [upstreams.shared]\nurl = \"http://{stub}{STREAMING}\"\nisolation = \"shared\"\n\
+         [upstreams.own]\nurl = \"http://{stub}{STREAMING}\"\n\
+         [[routes]]\npath = \"/modern\"\nupstreams = [\"modern\"]\n\
+         [[routes]]\npath = \"/shared\"\nupstreams = [\"shared\"]\n\
+         [[routes]]\npath = \"/own\"\nupstreams = [\"own\"]\n"
+    );
     text += "[[routes]]\npath = \"/mcp\"\nupstreams = [\"a\"]\n\
              [[routes]]\npath = \"/mcp4\"\nupstreams = [\"a\", \"b\", \"c\", \"d\"]\n\
              [[routes]]\npath = \"/rpc\"\nprotocol = \"jsonrpc\"\nmethods = { \"*\" = \"plain\" }\n";

@@ -15,6 +15,7 @@ mod child;
 mod client;
 mod gateway;
 mod histogram;
+mod limits;
 mod load;
 mod memory;
 mod passthrough;
@@ -22,6 +23,7 @@ mod probe;
 mod report;
 mod scenario;
 mod session;
+mod stream;
 mod stub;
 mod usage;
 
@@ -47,7 +49,7 @@ struct Options {
     /// Two short rounds: figures for a first look only.
     #[arg(long)]
     quick: bool,
-    /// Only the scenarios whose name begins so (`memory` is the one of idle sessions); repeatable.
+    /// Only the scenarios whose name begins so (`memory` are those of idle clients); repeatable.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Leave out a target (`passthrough`, `gateway`); repeatable.
@@ -59,6 +61,9 @@ struct Options {
     /// Seconds of each measured window, instead of 2.
     #[arg(long)]
     seconds: Option<f64>,
+    /// Idle clients at the end of each `memory` scenario, instead of 5,000 or 10,000.
+    #[arg(long, value_name = "NUMBER")]
+    clients: Option<usize>,
     /// The gateway's program, instead of the one of the bench profile.
     #[arg(long, value_name = "PATH")]
     gateway: Option<PathBuf>,
@@ -78,6 +83,15 @@ impl Options {
 
     fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.quick { 2 } else { 5 })
+    }
+
+    /// After how many idle clients memory is read.
+    fn steps(&self, usual: [usize; 2]) -> [usize; 2] {
+        let quick = if self.quick { [usual[0] / 4, usual[1] / 10] } else { usual };
+        match self.clients {
+            Some(last) => [quick[0].min(last / 2), last],
+            None => quick,
+        }
     }
 
     fn times(&self) -> Times {
@@ -148,19 +162,33 @@ fn compare(options: &Options) -> Result<()> {
     let mut tables = Vec::new();
     for scenario in SCENARIOS.iter().filter(|scenario| options.wants(scenario.name)) {
         tables.push(measure(scenario, &running, options)?);
+        check_stub(stub.address).map_err(|error| format!("{}: {error}", scenario.name))?;
     }
     let mut memory = Vec::new();
     for Running { target, child, idle } in running.iter().skip(1).filter(|_| !tables.is_empty()) {
         memory.push((*target, *idle, usage::rss(child.pid())?));
     }
-    let sessions = match options.wants("memory") && gateway.is_some() {
-        true => Some(memory::sessions(options.gateway.as_deref(), stub.address)?),
-        false => None,
-    };
+    let mut growths = Vec::new();
+    for (kind, name, about, steps) in memory::KINDS {
+        if gateway.is_none() || !options.wants(name) {
+            continue;
+        }
+        let (steps, program) = (options.steps(steps), options.gateway.as_deref());
+        let growth = memory::grow((kind, about), steps, program, stub.address);
+        growths.push(growth.map_err(|error| format!("{name}: {error}"))?);
+        eprintln!("{name}: done");
+    }
     println!("load average after: {}\n", usage::load_average());
     report::print_load(&tables);
-    report::print_memory(&memory, sessions.as_ref());
+    report::print_memory(&memory);
+    report::print_growth(&growths);
     Ok(())
+}
+
+/// Fails when the stub was sent what no upstream should be sent.
+fn check_stub(stub: SocketAddr) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(stub::faults::check(stub))
 }
 
 /// The rounds of one scenario.

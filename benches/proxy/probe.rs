@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::Result;
-use crate::scenario::{Call, Check};
+use crate::scenario::{Call, Check, Client};
 use crate::session::{FIRST_ID, Session};
 
 /// How long a target may take until its answers are right; a catalog is filled in the background.
@@ -75,18 +75,26 @@ async fn ask(address: SocketAddr, call: &Call) -> Result<Expected> {
     }
     let raw = match (call.check, message.result, message.error) {
         (Check::Error, None, Some(error)) => error,
-        (Check::Result | Check::Tools, Some(result), None) => result,
+        (Check::Result | Check::Content(_) | Check::Tools, Some(result), None) => result,
         _ => return Err(format!("unexpected kind of answer: {text:.300}").into()),
     };
     let text = raw.get().as_bytes().to_vec();
-    let essence = essence(call.check, serde_json::from_slice(&text)?);
+    let essence = essence(call.check, serde_json::from_slice(&text)?)?;
     session.close().await?;
     Ok(Expected { status, text, essence })
 }
 
-fn essence(check: Check, mut answer: Value) -> Value {
-    match check {
+fn essence(check: Check, mut answer: Value) -> Result<Value> {
+    Ok(match check {
         Check::Result => answer,
+        Check::Content(client) => {
+            let modern = matches!(client, Client::Modern(_));
+            let kind = answer.get("resultType").and_then(Value::as_str);
+            if kind != modern.then_some("complete") {
+                return Err(format!("a result of another revision: {answer:.300}").into());
+            }
+            answer["content"].take()
+        }
         Check::Error => answer["code"].take(),
         Check::Tools => {
             let mut tools = answer["tools"].take();
@@ -95,5 +103,5 @@ fn essence(check: Check, mut answer: Value) -> Value {
             }
             tools
         }
-    }
+    })
 }

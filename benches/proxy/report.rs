@@ -1,7 +1,7 @@
 //! Figures to a Markdown table: medians with ranges, always beside what they are compared with.
 
 use crate::load::Window;
-use crate::memory::Sessions;
+use crate::memory::Growth;
 use crate::scenario::Target;
 
 /// What one target did in one round.
@@ -91,6 +91,9 @@ impl Rows {
 
 /// Prints the table of all scenarios.
 pub(crate) fn print_load(rows: &[Rows]) {
+    if rows.is_empty() {
+        return;
+    }
     println!(
         "| load | target | req/s ÷ direct | p50 added µs | p99 added µs | CPU µs/request | CPU ÷ passthrough |"
     );
@@ -100,23 +103,39 @@ pub(crate) fn print_load(rows: &[Rows]) {
 }
 
 /// Prints resident memory before and after the load.
-pub(crate) fn print_memory(load: &[(Target, u64, u64)], sessions: Option<&Sessions>) {
-    if !load.is_empty() {
-        println!("| RSS, MiB | idle | after the load |\n| --- | --- | --- |");
-        for (target, idle, after) in load {
-            println!("| {} | {:.1} | {:.1} |", target.name(), mib(*idle), mib(*after));
+pub(crate) fn print_memory(load: &[(Target, u64, u64)]) {
+    if load.is_empty() {
+        return;
+    }
+    println!("| RSS, MiB | idle | after the load |\n| --- | --- | --- |");
+    for (target, idle, after) in load {
+        println!("| {} | {:.1} | {:.1} |", target.name(), mib(*idle), mib(*after));
+    }
+    println!();
+}
+
+/// Prints what idle clients cost.
+pub(crate) fn print_growth(growths: &[Growth]) {
+    if growths.is_empty() {
+        return;
+    }
+    println!(
+        "| clients of the gateway | RSS, MiB, without and with so many | KiB each, over all | between the last two | all told of a change after |"
+    );
+    println!("| --- | --- | --- | --- | --- |");
+    for growth in growths {
+        let mut sizes = format!("0: {:.1}", mib(growth.idle));
+        for (count, bytes) in &growth.steps {
+            sizes += &format!(", {count}: {:.1}", mib(*bytes));
         }
-        println!();
-    }
-    let Some(sessions) = sessions else { return };
-    println!("| idle sessions of the gateway | RSS, MiB |\n| --- | --- |");
-    println!("| 0 | {:.1} |", mib(sessions.idle));
-    for (count, bytes) in &sessions.steps {
-        println!("| {count} | {:.1} |", mib(*bytes));
-    }
-    if let Some((overall, slope)) = sessions.per_session() {
+        let mut told = "–".to_owned();
+        if let Some((took, bytes)) = growth.told {
+            sizes += &format!(", then {:.1}", mib(bytes));
+            told = format!("{} ms", took.as_millis());
+        }
+        let (overall, slope) = growth.per_client().unwrap_or_default();
         let (overall, slope) = (overall / 1024.0, slope / 1024.0);
-        println!("\nOne session: {overall:.1} KiB over all, {slope:.1} KiB between the last two.");
+        println!("| {} | {sizes} | {overall:.1} | {slope:.1} | {told} |", growth.about);
     }
 }
 

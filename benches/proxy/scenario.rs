@@ -2,8 +2,11 @@
 
 use crate::catalog::MERGED;
 
-/// The MCP revision that every session of a run agrees on.
-pub(crate) const REVISION: &str = "2025-11-25";
+/// The revision that every session of a run agrees on.
+pub(crate) const LEGACY: &str = "2025-11-25";
+
+/// The revision of requests without a session.
+pub(crate) const MODERN: &str = "2026-07-28";
 
 /// Who answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +55,20 @@ pub(crate) enum Load {
     Refused,
     /// A plain JSON-RPC call.
     Plain,
+    /// `tools/call` by a client without sessions to an upstream without sessions.
+    Modern(&'static str),
+    /// `tools/call` by a client with a session to an upstream without. Directly and through the passthrough it goes to
+    /// the twin with sessions: that is what the client would cost without the bridge.
+    ToModern(&'static str),
+    /// `tools/call` by a client without sessions, which declares these capabilities, to an upstream with sessions.
+    /// Directly and through the passthrough it goes to the twin without.
+    ToLegacy(&'static str, &'static str),
 }
+
+/// What a client declares that can be asked nothing.
+const NOTHING: &str = "{}";
+/// What a client declares that can be asked to fill in a form.
+const FORMS: &str = r#"{"elicitation":{}}"#;
 
 /// All of them, in the order they run.
 #[rustfmt::skip]
@@ -66,6 +82,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "plain",       about: "plain JSON-RPC call, 32 connections",         connections: 32,  load: Load::Plain },
     Scenario { name: "refused",     about: "tools/call of an unknown tool, 32",           connections: 32,  load: Load::Refused },
     Scenario { name: "latency",     about: "tools/call, 1 KiB, one connection",           connections: 1,   load: Load::Call("text_1k") },
+    Scenario { name: "modern-1k",     about: "2026-07-28, tools/call, 1 KiB, 32 connections",  connections: 32,  load: Load::Modern("text_1k") },
+    Scenario { name: "modern-1k-128", about: "2026-07-28, tools/call, 1 KiB, 128 connections", connections: 128, load: Load::Modern("text_1k") },
+    Scenario { name: "modern-64k",    about: "2026-07-28, tools/call, 64 KiB, 32 connections", connections: 32,  load: Load::Modern("text_64k") },
+    Scenario { name: "modern-sse",    about: "2026-07-28, tools/call, 1 KiB by SSE, 32",       connections: 32,  load: Load::Modern("sse_1k") },
+    Scenario { name: "up-1k",         about: "2025-11-25 to 2026-07-28, 1 KiB, 32",            connections: 32,  load: Load::ToModern("text_1k") },
+    Scenario { name: "up-64k",        about: "2025-11-25 to 2026-07-28, 64 KiB, 32",           connections: 32,  load: Load::ToModern("text_64k") },
+    Scenario { name: "down-1k",       about: "2026-07-28 to 2025-11-25, 1 KiB, 32",            connections: 32,  load: Load::ToLegacy("text_1k", NOTHING) },
+    Scenario { name: "down-1k-forms", about: "the same, client can be asked, 1 KiB, 32",       connections: 32,  load: Load::ToLegacy("text_1k", FORMS) },
+    Scenario { name: "down-64k",      about: "2026-07-28 to 2025-11-25, 64 KiB, 32",           connections: 32,  load: Load::ToLegacy("text_64k", NOTHING) },
 ];
 
 /// A request as one target wants it.
@@ -73,16 +98,33 @@ pub(crate) struct Call {
     pub(crate) path: String,
     pub(crate) method: &'static str,
     pub(crate) params: String,
-    /// Whether it needs an MCP session.
-    pub(crate) session: bool,
+    pub(crate) client: Client,
+    /// Lines of the header that repeat the body.
+    pub(crate) headers: String,
     pub(crate) check: Check,
 }
+
+/// How a call introduces its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// Not at all: plain JSON-RPC.
+    Unnamed,
+    /// By a session.
+    Legacy,
+    /// With each request, which declares these capabilities.
+    Modern(&'static str),
+}
+
+/// What every client says it is.
+pub(crate) const CLIENT_INFO: &str = r#"{"name":"load","version":"1.0.0"}"#;
 
 /// In what the answers of two targets must agree.
 #[derive(Clone, Copy)]
 pub(crate) enum Check {
     /// The result, as JSON.
     Result,
+    /// The content of the result, which is otherwise of the revision of the client.
+    Content(Client),
     /// The tools of the result, in any order.
     Tools,
     /// The code of the error.
@@ -95,6 +137,15 @@ impl Load {
         let through = target == Target::Gateway;
         match self {
             Self::Call(tool) => vec![tool_call(one_upstream(through), tool, Check::Result)],
+            Self::Modern(tool) => vec![modern_call("/modern", tool, NOTHING, Check::Result)],
+            Self::ToModern(tool) => {
+                let path = if through { "/modern" } else { "/a" };
+                vec![tool_call(path, tool, Check::Content(Client::Legacy))]
+            }
+            Self::ToLegacy(tool, caps) => {
+                let path = if through { "/mcp" } else { "/modern" };
+                vec![modern_call(path, tool, caps, Check::Content(Client::Modern(caps)))]
+            }
             Self::CallOneOfFour(tool) if through => MERGED
                 .iter()
                 .map(|server| tool_call("/mcp4", &format!("{server}__{tool}"), Check::Result))
@@ -107,7 +158,8 @@ impl Load {
                 path: if through { "/mcp4" } else { "/merged" }.to_owned(),
                 method: "tools/list",
                 params: "{}".to_owned(),
-                session: true,
+                client: Client::Legacy,
+                headers: String::new(),
                 check: Check::Tools,
             }],
             Self::Refused => vec![tool_call(one_upstream(through), "nobody_has_it", Check::Error)],
@@ -115,7 +167,8 @@ impl Load {
                 path: "/rpc".to_owned(),
                 method: "sum",
                 params: "[19,23]".to_owned(),
-                session: false,
+                client: Client::Unnamed,
+                headers: String::new(),
                 check: Check::Result,
             }],
         }
@@ -126,13 +179,37 @@ fn one_upstream(through_gateway: bool) -> &'static str {
     if through_gateway { "/mcp" } else { "/a" }
 }
 
+const ARGUMENTS: &str = r#"{"query":"lazy dog","limit":10,"fields":["title","time"]}"#;
+
 fn tool_call(path: &str, tool: &str, check: Check) -> Call {
-    let arguments = r#"{"query":"lazy dog","limit":10,"fields":["title","time"]}"#;
     Call {
         path: path.to_owned(),
         method: "tools/call",
-        params: format!(r#"{{"name":"{tool}","arguments":{arguments}}}"#),
-        session: true,
+        params: format!(r#"{{"name":"{tool}","arguments":{ARGUMENTS}}}"#),
+        client: Client::Legacy,
+        headers: String::new(),
         check,
     }
+}
+
+fn modern_call(path: &str, tool: &str, caps: &'static str, check: Check) -> Call {
+    let meta = modern_meta(caps);
+    Call {
+        params: format!(r#"{{"name":"{tool}","arguments":{ARGUMENTS},"_meta":{meta}}}"#),
+        client: Client::Modern(caps),
+        headers: modern_headers("tools/call") + &format!("Mcp-Name: {tool}\r\n"),
+        ..tool_call(path, tool, check)
+    }
+}
+
+/// What a request without a session says of its client.
+pub(crate) fn modern_meta(caps: &str) -> String {
+    format!(
+        r#"{{"io.modelcontextprotocol/protocolVersion":"{MODERN}","io.modelcontextprotocol/clientInfo":{CLIENT_INFO},"io.modelcontextprotocol/clientCapabilities":{caps}}}"#
+    )
+}
+
+/// The lines of the header that every request without a session has.
+pub(crate) fn modern_headers(method: &str) -> String {
+    format!("MCP-Protocol-Version: {MODERN}\r\nMcp-Method: {method}\r\n")
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::Result;
 use crate::client::{Client, header};
-use crate::scenario::{Call, REVISION};
+use crate::scenario::{CLIENT_INFO, Call, Client as Said, LEGACY};
 
 /// Ids have ten digits, so that a request keeps its length from one id to the next.
 pub(crate) const FIRST_ID: u64 = 1_000_000_000;
@@ -23,7 +23,7 @@ impl Session {
     pub(crate) async fn open(address: SocketAddr, call: &Call) -> Result<Self> {
         let client = Client::connect(address).await?;
         let mut session = Self { client, address, path: call.path.clone(), id: None };
-        if call.session {
+        if call.client == Said::Legacy {
             session.initialize().await?;
         }
         Ok(session)
@@ -33,9 +33,9 @@ impl Session {
     pub(crate) async fn initialize(&mut self) -> Result<()> {
         self.id = None;
         let params = format!(
-            r#"{{"protocolVersion":"{REVISION}","capabilities":{{}},"clientInfo":{{"name":"load","version":"1.0.0"}}}}"#
+            r#"{{"protocolVersion":"{LEGACY}","capabilities":{{}},"clientInfo":{CLIENT_INFO}}}"#
         );
-        let request = self.request("POST", &message("initialize", &params, Some(1)));
+        let request = self.request("POST", "", &message("initialize", &params, Some(1)));
         let answer = self.client.send(&request).await?;
         let id = header(answer.head, "mcp-session-id").map(str::to_owned);
         if answer.status != 200 || id.is_none() {
@@ -43,7 +43,7 @@ impl Session {
         }
         self.id = id;
         let text = message("notifications/initialized", "{}", None);
-        let request = self.request("POST", &text);
+        let request = self.request("POST", "", &text);
         match self.client.send(&request).await?.status {
             202 => Ok(()),
             status => Err(format!("initialized was answered with {status}").into()),
@@ -53,7 +53,7 @@ impl Session {
     /// Ends the MCP session, if there is one.
     pub(crate) async fn close(mut self) -> Result<()> {
         if self.id.is_some() {
-            let request = self.request("DELETE", "");
+            let request = self.request("DELETE", "", "");
             self.client.send(&request).await?;
         }
         Ok(())
@@ -61,25 +61,41 @@ impl Session {
 
     /// The call as bytes, with [`FIRST_ID`], and where the digits of the id begin.
     pub(crate) fn template(&self, call: &Call) -> (Vec<u8>, usize) {
-        let request = self.request("POST", &message(call.method, &call.params, Some(FIRST_ID)));
+        let text = message(call.method, &call.params, Some(FIRST_ID));
+        let request = self.request("POST", &call.headers, &text);
         let digits = FIRST_ID.to_string();
         // From behind: the header holds other numbers, the id is the last member.
         let at = memchr::memmem::rfind(&request, digits.as_bytes());
         (request, at.expect("the message holds its id"))
     }
 
-    fn request(&self, method: &str, body: &str) -> Vec<u8> {
+    /// The request for the stream of the session that belongs to no call.
+    pub(crate) fn listen(&self) -> Vec<u8> {
         let Self { address, path, .. } = self;
-        let session = match &self.id {
+        let session = self.named();
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n{session}\r\n"
+        );
+        request.into_bytes()
+    }
+
+    /// The lines of the header that name the session.
+    fn named(&self) -> String {
+        match &self.id {
             Some(id) => {
-                format!("Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: {REVISION}\r\n")
+                format!("Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: {LEGACY}\r\n")
             }
             None => String::new(),
-        };
+        }
+    }
+
+    fn request(&self, method: &str, headers: &str, body: &str) -> Vec<u8> {
+        let Self { address, path, .. } = self;
+        let session = self.named();
         let length = body.len();
         format!(
             "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
-             Accept: application/json, text/event-stream\r\n{session}\
+             Accept: application/json, text/event-stream\r\n{session}{headers}\
              Content-Length: {length}\r\n\r\n{body}"
         )
         .into_bytes()

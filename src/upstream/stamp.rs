@@ -11,7 +11,7 @@ use crate::mcp::{Era, LOG_LEVELS, ProtocolVersion, meta};
 impl OutCall {
     /// The text to send to an MCP upstream of that revision: `id` as the id and, where the client gave a progress token,
     /// as the token.
-    pub(super) fn text(&self, id: u64, version: ProtocolVersion) -> Chunks {
+    pub fn text(&self, id: u64, version: ProtocolVersion) -> Chunks {
         let message = &self.message;
         let mut edits = self.own_edits(id);
         let hop = version.era();
