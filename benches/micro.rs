@@ -186,7 +186,7 @@ fn out(message: Message, caps: &str) -> OutCall {
     OutCall {
         message,
         edits: smallvec::SmallVec::new(),
-        caller: CallerId(1),
+        caller: CallerId::of(1),
         client: Client { caps, info: Some(info), log_rank: None },
         params: None,
         timeout: Duration::from_secs(1),

@@ -1,10 +1,12 @@
 //! One request to one upstream, and everything that comes before its answer.
 
 use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::{HeaderName, HeaderValue};
@@ -15,9 +17,10 @@ use super::ledger::{Caller, Ledger};
 use super::snapshot::{Backend, Snapshot};
 use super::{McpRoute, Outlet, Pipeline, hub, modern, rounds};
 use crate::config::Isolation;
+use crate::exchange::bridge::Unaskable;
 use crate::exchange::{Action, Event, Exchange, bridge, outcome_of};
 use crate::fault::{Fault, Outcome, Reason};
-use crate::jsonrpc::{Edit, ErrorObject, Id, Member, Message, NullId};
+use crate::jsonrpc::{Edit, ErrorObject, Id, Member, Message, NullId, RawObject};
 use crate::mcp::{ClientCaps, Era, ParamHeader, ProtocolVersion};
 use crate::policy::{NoSlot, Slot};
 use crate::session::{OpenCall, Session};
@@ -62,6 +65,18 @@ impl Context {
             (Isolation::Principal | Isolation::Session, _) => LinkScope::Session(session.number()),
         };
         LinkKey { scope, caps: session.caps(), era: session.era() }
+    }
+
+    /// Who makes its calls.
+    fn caller_id(&self) -> CallerId {
+        let number = self.session.number();
+        if self.session.era() == Era::Legacy {
+            return CallerId::of(number);
+        }
+        // Clients without a name are one principal.
+        let mut hasher = DefaultHasher::new();
+        self.session.principal().hash(&mut hasher);
+        CallerId::of_principal(number, hasher.finish())
     }
 
     /// What modern upstreams are told of this client.
@@ -271,7 +286,7 @@ pub(super) fn outgoing(
     let out = OutCall {
         message: message.clone(),
         edits: target.edits.clone(),
-        caller: CallerId(cx.session.number()),
+        caller: cx.caller_id(),
         client: cx.client(),
         params: target.params.clone(),
         timeout: target.timeout,
@@ -420,7 +435,10 @@ impl<'a> Collect<'a> {
 
     async fn take(&mut self, event: CallEvent) {
         match event {
-            CallEvent::Progress(text) => self.forward(Event::Progress(text)).await,
+            CallEvent::Progress(text) => {
+                let text = bridge::progress(self.cx.session.version(), text);
+                self.forward(Event::Progress(text)).await;
+            }
             CallEvent::Notification(message) => self.forward(Event::Notified(message)).await,
             CallEvent::Ask(ask) => self.ask(ask).await,
             // Older clients do not know events without data.
@@ -439,27 +457,34 @@ impl<'a> Collect<'a> {
     }
 
     async fn ask(&mut self, mut ask: Ask) {
-        let allowed = self.cx.standing && self.cx.session.caps().allows(ask.message.method());
-        let action = self.exchange.on(Event::Asked { allowed });
-        let question = match action {
+        let session = &self.cx.session;
+        let unasked =
+            if self.cx.standing { unaskable(session.caps(), &ask.message) } else { NOBODY };
+        let question = match unasked {
+            None => as_asked(session, &ask.message),
+            Some((code, text)) => Err(refused(code, text)),
+        };
+        let question = match question {
+            Ok(question) => question,
+            Err(reply) => {
+                self.exchange.on(Event::Asked { allowed: false });
+                return ask.reply(reply);
+            }
+        };
+        let action = self.exchange.on(Event::Asked { allowed: true });
+        let open = match action {
             Action::AskClient => self.cx.session.open_ask(),
             _ => None,
         };
-        let Some(mut question) = question else {
-            let error = if allowed {
-                (-32603, "too many questions are open")
-            } else {
-                (-32601, "the client does not support this request")
-            };
-            let error = ErrorObject { code: error.0, message: error.1.into(), data: None };
-            return ask.reply(AskReply::Refuse(error));
+        let Some(mut open) = open else {
+            return ask.reply(refused(-32603, "too many questions are open"));
         };
-        let id = question.id();
+        let id = open.id();
         self.open.push(id.clone());
-        self.outlet.send(ask.message.with_id(&id)).await;
+        self.outlet.send(question.with_id(&id)).await;
         self.asked.get_or_insert_default().push(Box::pin(async move {
             let end = tokio::select! {
-                answer = question.answer() => answer.map_or(AskEnd::Gone, AskEnd::Answered),
+                answer = open.answer() => answer.map_or(AskEnd::Gone, AskEnd::Answered),
                 () = ask.withdrawn() => AskEnd::Withdrawn,
             };
             (ask, id, end)
@@ -490,6 +515,44 @@ impl<'a> Collect<'a> {
             _ => Err(Ended::Cancelled),
         }
     }
+}
+
+/// How a question is refused that no client can be asked.
+const NOBODY: Option<(i64, &str)> = Some((-32601, "the client does not support this request"));
+
+/// How a question is refused to a client with these capabilities; `None`: it may be put.
+pub(super) fn unaskable(caps: ClientCaps, question: &Message) -> Option<(i64, &'static str)> {
+    if !caps.allows(question.method()) {
+        return NOBODY;
+    }
+    if question.method() != "elicitation/create" {
+        return None;
+    }
+    let params = question.params().and_then(|params| RawObject::parse(&params)).unwrap_or_default();
+    let url = params.get_str("mode").as_deref() == Some("url");
+    let elicits = if url { caps.elicits_urls() } else { caps.elicits_forms() };
+    (!elicits).then_some((-32602, "the client does not elicit in this mode"))
+}
+
+/// A refusal of the gateway.
+pub(super) fn refused(code: i64, text: &'static str) -> AskReply {
+    AskReply::Refuse(ErrorObject { code, message: text.into(), data: None })
+}
+
+/// A legacy upstream's question in the words of an older client.
+fn as_asked(session: &Session, ask: &Message) -> Result<Message, AskReply> {
+    if session.version() >= ProtocolVersion::NEWEST_LEGACY {
+        return Ok(ask.clone());
+    }
+    let request = bridge::asked(String::new(), ask);
+    bridge::question(session.version(), session.caps(), &request).map_err(|unaskable| {
+        match unaskable {
+            Unaskable::Decline => {
+                AskReply::Answer(bridge::reply(&Bytes::from_static(br#"{"action":"decline"}"#)))
+            }
+            Unaskable::Refuse(text) => refused(-32602, text),
+        }
+    })
 }
 
 /// Tells a client that nobody waits for its answer any more.

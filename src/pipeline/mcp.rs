@@ -17,7 +17,7 @@ use crate::exchange::bridge::{self, Recipient};
 use crate::exchange::outcome_of;
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Chunks, Id, IdKind, Member, Message, ParamsKind, result_response};
-use crate::mcp::{Era, ListKind, To, log_rank, meta, method_spec};
+use crate::mcp::{Era, ListKind, ProtocolVersion, To, log_rank, meta, method_spec};
 use crate::upstream::Answered;
 
 /// Serves one request (step 2 to 12). `place`: where it stands in its batch.
@@ -367,12 +367,25 @@ async fn completion<'a>(
     };
     let backend = &cx.route.backends[upstream];
     if backend.upstream.known().is_some_and(|hello| !hello.caps.completions) {
-        let nothing = br#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
-        return Ok(ok(result_response(id, nothing)));
+        return Ok(ok(result_response(id, &nothing_completed(cx))));
     }
     let target = Target { edits, ..Target::plain(backend) };
     let answer = call(cx, message, target, ledger, outlet).await?;
+    let code = answer.message.member(Member::ErrorCode);
+    if answer.version < ProtocolVersion::V2025_03_26 && code.as_deref() == Some(b"-32601") {
+        return Ok(ok(result_response(id, &nothing_completed(cx))));
+    }
     Ok(restored(cx, message, id, &answer, None))
+}
+
+/// The result of completing what an upstream has no values for.
+fn nothing_completed(cx: &Context) -> Bytes {
+    Bytes::from_static(match cx.session.era() {
+        Era::Legacy => br#"{"completion":{"values":[],"total":0,"hasMore":false}}"#,
+        Era::Modern => {
+            br#"{"resultType":"complete","completion":{"values":[],"total":0,"hasMore":false}}"#
+        }
+    })
 }
 
 /// A method that the gateway does not know: it passes where there is one upstream.

@@ -14,11 +14,30 @@ use crate::mcp::{ClientCaps, ParamHeader, ProtocolVersion};
 /// Who makes a call (a session, or one sessionless exchange). An upstream's question on a channel without
 /// association is put only to the one caller that has calls in flight there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallerId(pub u64);
+pub struct CallerId {
+    number: u64,
+    /// Tells principals apart; none: nobody else is of the same.
+    principal: Option<u64>,
+}
 
 impl CallerId {
     /// The gateway itself (its list requests). No question of an upstream is ever put to it.
-    pub const GATEWAY: Self = Self(0);
+    pub const GATEWAY: Self = Self::of(0);
+
+    /// A caller that has nothing in common with others.
+    pub const fn of(number: u64) -> Self {
+        Self { number, principal: None }
+    }
+
+    /// One of the callers of a principal.
+    pub const fn of_principal(number: u64, principal: u64) -> Self {
+        Self { number, principal: Some(principal) }
+    }
+
+    /// Whether both are of one principal.
+    pub(super) fn is_kin(self, other: Self) -> bool {
+        self == other || (self.principal.is_some() && self.principal == other.principal)
+    }
 }
 
 /// What a modern upstream is told of the client with each request (MCP digest §5.2).

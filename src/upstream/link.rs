@@ -270,9 +270,12 @@ impl Hello {
             .filter(|version| version.era() == Era::Legacy)
             .ok_or("it negotiates a revision that the gateway does not know")?;
         let info = result.server_info.map_or("{}", RawValue::get);
+        let mut caps = ServerCaps::parse(&result.capabilities);
+        // There was no capability for it yet: who can complete shows when it is asked (MCP digest §9.5).
+        caps.completions |= version < ProtocolVersion::V2025_03_26;
         Ok(Self {
             version,
-            caps: ServerCaps::parse(&result.capabilities),
+            caps,
             instructions: result.instructions,
             info: Bytes::copy_from_slice(info.as_bytes()),
         })

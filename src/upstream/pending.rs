@@ -142,6 +142,9 @@ impl Pending {
     /// The call that a message without association belongs to (MCP digest §19.8): all calls in flight must
     /// be of one caller. Calls of the gateway itself neither receive such a message nor stand in its way. A call that
     /// was cancelled but not answered stands in the way of other callers: the message may come from it.
+    ///
+    /// A question may also be put where callers are of one principal and all calls but those of one caller wait for answers
+    /// themselves: such a call does not ask, and nobody else would see it if it did.
     pub(super) fn associate(&self, pick: Pick, now: Instant) -> Option<Inbox> {
         let mut table = self.0.lock();
         if !table.abandoned.is_empty() {
@@ -152,12 +155,20 @@ impl Pending {
             .values()
             .filter(|waiting| waiting.caller != CallerId::GATEWAY && pick.counts(waiting.logs));
         let oldest = clients.next()?;
-        let mut newest = oldest;
+        let (mut oldest, mut newest) = (oldest, oldest);
         for waiting in clients {
-            if waiting.caller != oldest.caller {
+            if waiting.caller == newest.caller {
+                newest = waiting;
+                continue;
+            }
+            if pick != Pick::Newest || !waiting.caller.is_kin(newest.caller) {
                 return None;
             }
-            newest = waiting;
+            match (newest.inbox.pulse.asks(), waiting.inbox.pulse.asks()) {
+                (true, _) => (oldest, newest) = (waiting, waiting),
+                (false, true) => {}
+                (false, false) => return None,
+            }
         }
         let foreign = table
             .abandoned
@@ -294,6 +305,11 @@ impl Pulse {
         let beat = self.beat.lock();
         let since = if beat.asks > 0 { now } else { beat.heard };
         later(since, timeout)
+    }
+
+    /// Whether it waits for the answer to a question.
+    fn asks(&self) -> bool {
+        self.beat.lock().asks > 0
     }
 
     /// Whether progress waits for room in the event queue.

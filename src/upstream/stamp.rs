@@ -162,7 +162,7 @@ mod tests {
         OutCall {
             message: Message::parse(Bytes::from_static(text.as_bytes()), 64).expect("a message"),
             edits: SmallVec::new(),
-            caller: CallerId(1),
+            caller: CallerId::of(1),
             client: Client::default(),
             params: None,
             timeout: Duration::from_secs(1),

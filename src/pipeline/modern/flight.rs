@@ -10,9 +10,9 @@ use tokio::time::{Sleep, sleep};
 
 use crate::exchange::bridge::{self, InputRequest};
 use crate::exchange::{Action, Event, Exchange};
-use crate::jsonrpc::{Chunks, Edit, ErrorObject, Member, Message};
+use crate::jsonrpc::{Chunks, Edit, Member, Message};
 use crate::mcp::ClientCaps;
-use crate::pipeline::call::{Context, Ended, cut_off, due};
+use crate::pipeline::call::{Context, Ended, cut_off, due, refused, unaskable};
 use crate::pipeline::{Backend, Outlet};
 use crate::upstream::{Answered, Ask, AskReply, CallError, CallEvent, EventQueue, OutCall};
 
@@ -161,14 +161,13 @@ impl Flight {
 
     /// Takes a question up, or refuses it.
     fn take(&mut self, ask: Ask) -> bool {
-        let refusal = match refusal(self.caps, &ask.message) {
+        let refusal = match unaskable(self.caps, &ask.message) {
             None if self.asks.len() < MAX_ASKS => None,
             None => Some((-32603, "too many questions are open")),
             refusal => refusal,
         };
         if let Some((code, text)) = refusal {
-            let error = ErrorObject { code, message: text.into(), data: None };
-            ask.reply(AskReply::Refuse(error));
+            ask.reply(refused(code, text));
             return false;
         }
         let key = format!("k{}", self.keys);
@@ -197,11 +196,7 @@ impl Flight {
                     let cancel = Bytes::from_static(br#"{"action":"cancel"}"#);
                     AskReply::Answer(bridge::reply(&cancel))
                 }
-                _ => AskReply::Refuse(ErrorObject {
-                    code: -32603,
-                    message: "the client did not answer".into(),
-                    data: None,
-                }),
+                _ => refused(-32603, "the client did not answer"),
             });
         }
     }
@@ -212,22 +207,6 @@ impl Flight {
             let _ = tokio::time::timeout(Duration::from_secs(1), &mut self.call).await;
         }
     }
-}
-
-/// How a question is refused to a client with these capabilities; `None`: it may be put.
-fn refusal(caps: ClientCaps, question: &Message) -> Option<(i64, &'static str)> {
-    if !caps.allows(question.method()) {
-        return Some((-32601, "the client does not support this request"));
-    }
-    if question.method() == "elicitation/create" {
-        let params = question.params().unwrap_or_default();
-        let params: serde_json::Value = serde_json::from_slice(&params).unwrap_or_default();
-        let url = params["mode"] == "url";
-        if (url && !caps.elicits_urls()) || (!url && !caps.elicits_forms()) {
-            return Some((-32602, "the client does not elicit in this mode"));
-        }
-    }
-    None
 }
 
 fn finished(ended: Result<Answered, CallError>) -> Result<Answered, Ended> {

@@ -40,6 +40,8 @@ pub(super) struct Channel {
     pub(super) post: HeaderMap,
     /// Headers of every GET and DELETE.
     pub(super) get: HeaderMap,
+    /// The revision that was agreed on; before that, our newest one.
+    pub(super) version: ProtocolVersion,
     /// Whether the upstream issued a session id.
     pub(super) has_session: bool,
     ids: AtomicU64,
@@ -67,7 +69,9 @@ impl Channel {
         let mut get = post.clone();
         get.remove(CONTENT_TYPE);
         get.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        Arc::new(Self { context, endpoint, era, post, get, has_session, ids: AtomicU64::new(1) })
+        let version = version.unwrap_or(ProtocolVersion::NEWEST_LEGACY);
+        let ids = AtomicU64::new(1);
+        Arc::new(Self { context, endpoint, era, post, get, version, has_session, ids })
     }
 
     /// The session id of an `initialize` answer (visible ASCII, MCP 2025-11-25, transports).

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::discover::discover;
 use super::link::Unopened;
@@ -24,6 +24,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 const REFUSED_FOR: Duration = Duration::from_secs(600);
 /// A stream that lasted this long was no failure.
 const STEADY: Duration = Duration::from_secs(5);
+/// How long a stream is read on after the one that takes its place was agreed to.
+const OVERLAP: Duration = Duration::from_millis(250);
 /// How long more may be heard than is watched.
 const NARROW_AFTER: Duration = Duration::from_secs(2);
 
@@ -107,6 +109,8 @@ impl ModernLink {
             };
             match next {
                 Ok(next) => {
+                    // What was told on the old one before the new one was agreed to may still be on its way.
+                    let _ = timeout(OVERLAP, end_of(&mut open)).await;
                     open = next;
                     if std::mem::take(&mut course.missed) {
                         self.tell_all(&want).await;

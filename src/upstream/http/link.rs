@@ -213,8 +213,7 @@ async fn exchange(
     timer: &mut Timer<'_>,
     written: &mut bool,
 ) -> Result<Message, Failed> {
-    let reply =
-        channel.post(&|| call.text(id, ProtocolVersion::NEWEST_LEGACY), timer, written).await?;
+    let reply = channel.post(&|| call.text(id, channel.version), timer, written).await?;
     settle(channel, call, id, reply, timer).await
 }
 

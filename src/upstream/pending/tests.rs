@@ -23,7 +23,7 @@ fn gone() -> CallError {
 
 fn open(pending: &Arc<Pending>, caller: u64) -> (Slot, crate::upstream::EventQueue) {
     let (events, received) = crate::upstream::events(1);
-    let slot = pending.open(CallerId(caller), None, events, Instant::now()).unwrap();
+    let slot = pending.open(CallerId::of(caller), None, events, Instant::now()).unwrap();
     (slot, received)
 }
 
@@ -58,7 +58,7 @@ fn a_closed_table_fails_what_waits_and_takes_nothing_more() {
     pending.fail_all("exit status 137", gone);
     assert!(matches!(slot.answer.try_recv().unwrap(), Err(CallError::Closed { .. })));
     let (events, _received) = crate::upstream::events(1);
-    let refused = pending.open(CallerId(1), None, events, Instant::now());
+    let refused = pending.open(CallerId::of(1), None, events, Instant::now());
     assert_eq!(refused.unwrap_err().as_ref(), "exit status 137");
 }
 
@@ -120,7 +120,7 @@ fn what_has_no_association_goes_to_the_only_caller_or_to_nobody() {
             (1..10).filter(|id| pending.inbox(*id).is_some()).find(waits).unwrap()
         })
     };
-    let _gateway = open(&pending, CallerId::GATEWAY.0);
+    let _gateway = open(&pending, 0);
     assert_eq!(picked(Pick::Newest), None);
     let first = open(&pending, 7);
     assert_eq!(picked(Pick::Newest), Some(first.0.id));
@@ -206,4 +206,33 @@ fn every_call_ends_once_and_leaves_nothing() {
     for seed in 0..200 {
         simulate(seed);
     }
+}
+
+#[test]
+fn a_question_goes_to_the_one_of_a_principal_whose_call_does_not_wait_for_an_answer() {
+    let pending = Arc::new(Pending::default());
+    let open = |number, principal| {
+        let (events, received) = crate::upstream::events(4);
+        let caller = CallerId::of_principal(number, principal);
+        (pending.open(caller, None, events, Instant::now()).unwrap(), received)
+    };
+    let pick = |pick| pending.associate(pick, Instant::now());
+    let question = || {
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{}}"#;
+        crate::upstream::call::Ask::new(message(text)).0
+    };
+    let (_parked, mut first) = open(1, 7);
+    let asked = pick(Pick::Newest).unwrap().ask(question()).unwrap();
+    let (_running, mut second) = open(2, 7);
+    let _more = pick(Pick::Newest).unwrap().ask(question()).unwrap();
+    assert!(matches!(second.try_recv(), Ok(CallEvent::Ask(_))), "the first waits itself");
+    assert!(matches!(first.try_recv(), Ok(CallEvent::Ask(_))));
+    assert!(first.try_recv().is_err());
+    assert!(pick(Pick::Oldest).is_none(), "only questions are told apart so");
+    drop(asked);
+    assert!(pick(Pick::Newest).is_some(), "the second waits, the first runs");
+    let (_third, _events) = open(3, 7);
+    assert!(pick(Pick::Newest).is_none(), "two run");
+    let (_foreign, _events) = open(4, 8);
+    assert!(pick(Pick::Newest).is_none(), "another principal is there");
 }

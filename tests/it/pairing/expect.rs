@@ -49,26 +49,6 @@ impl Pair {
         self.client >= revision && self.upstream >= revision
     }
 
-    /// Whether the gateway does not do it yet.
-    pub fn is_open(self, behaviour: Behaviour) -> bool {
-        let http = self.transport != Transport::Stdio;
-        match behaviour {
-            Behaviour::Progress => {
-                self.client == "2024-11-05" && self.upstream > "2024-11-05" && !self.is_mute()
-            }
-            Behaviour::Prompt => {
-                let context = http && self.client >= "2025-06-18" && self.upstream == "2025-03-26";
-                self.upstream == "2024-11-05" || context
-            }
-            Behaviour::Url => {
-                self.client == "2025-06-18" && self.upstream == "2025-11-25" && !self.is_mute()
-            }
-            Behaviour::ListChanged => self.upstream_is_modern() && http,
-            Behaviour::Updated => self.upstream_is_modern() && http,
-            _ => false,
-        }
-    }
-
     /// The cell.
     pub fn expect(self, behaviour: Behaviour) -> Expected {
         match behaviour {

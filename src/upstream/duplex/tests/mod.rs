@@ -64,7 +64,7 @@ pub(in crate::upstream) fn call(caller: u64) -> (OutCall, crate::upstream::Event
     let call = OutCall {
         message: message(text),
         edits: Default::default(),
-        caller: CallerId(caller),
+        caller: CallerId::of(caller),
         client: crate::upstream::Client::default(),
         params: None,
         timeout: Duration::from_secs(10),

@@ -139,7 +139,7 @@ fn listened(method: &str, params: &str) -> (OutCall, crate::upstream::EventQueue
     let call = OutCall {
         message: Message::parse(text.into(), 64).expect("a message"),
         edits: SmallVec::new(),
-        caller: CallerId(1),
+        caller: CallerId::of(1),
         client: crate::upstream::Client::default(),
         params: None,
         timeout: Duration::from_secs(5),

@@ -13,7 +13,7 @@ fn call(text: &str) -> OutCall {
     OutCall {
         message: Message::parse(text.to_owned().into(), 64).expect("a message"),
         edits: SmallVec::new(),
-        caller: CallerId(1),
+        caller: CallerId::of(1),
         client: crate::upstream::Client::default(),
         params: None,
         timeout: Duration::from_secs(5),
