@@ -3,6 +3,8 @@
 //! These need Node or Python and what `.ci/run` installs into the folder that `TRUNKLINE_PEERS` names. Where that
 //! is missing they say so and pass, except with `CI=true`, where they must run.
 
+mod conformance;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -401,49 +403,6 @@ async fn the_inspector_lists_and_calls_through_the_gateway() {
         let through = inspect(&gateway.url("/mcp"), args).await;
         assert_eq!(through, inspect(&everything.url(), args).await, "{args:?}");
     }
-}
-
-/// The folder of the conformance scripts: beside the repository, or where `CONFORMANCE_DIR` says.
-fn conformance() -> Option<PathBuf> {
-    let folder = std::env::var_os("CONFORMANCE_DIR")
-        .map_or_else(|| repository("../shared/conformance"), PathBuf::from);
-    if folder.join("run.sh").exists() {
-        return Some(folder);
-    }
-    absent(&format!("{} is not there", folder.display()));
-    None
-}
-
-#[tokio::test]
-async fn the_conformance_suite_passes_through_the_gateway() {
-    let Some(suite) = conformance() else { return };
-    let Some(peers) = peers(&[SDK2]) else { return };
-    let addr = free_port();
-    let mut server = Command::new(peers.join(SDK2));
-    server.arg(suite.join("refserver.py")).args(["--port", &addr.port().to_string()]);
-    let server = Served::start(server, addr).await;
-    let gateway = Setup::new()
-        .upstream("under_test", &format!("url = \"{}\"", server.url()))
-        .mcp(&["under_test"])
-        .start()
-        .await;
-    gateway.mcp().await.until_tools("its tools", |tools| !tools.is_empty()).await;
-    let mut run = Command::new("bash");
-    run.arg(suite.join("run.sh")).args([&gateway.url("/mcp"), NEWEST]);
-    run.arg(repository("tests/conformance/baseline-2025-11-25.json"));
-    run.stdin(Stdio::null()).kill_on_drop(true);
-    let ended = patient_for(LONG * 2, run.output()).await.expect("the suite runs");
-    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(ended.status.success(), "{text}{errors}");
-    let line = text.lines().find(|line| line.contains("scenarios pass")).expect("a last line");
-    let passing = line.split(": ").nth(1).and_then(|rest| rest.split(' ').next());
-    let passing: u32 = passing.and_then(|n| n.parse().ok()).expect("a number");
-    assert!(passing >= 33, "{text}");
-}
-
-async fn patient_for<T>(time: Duration, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(time, future).await.expect("it ends in time")
 }
 
 #[tokio::test]
