@@ -5,6 +5,11 @@
 mod aggregation;
 mod batches;
 mod calls;
+mod cases_bytes;
+mod cases_http;
+mod cases_modern;
+mod cases_older;
+mod cases_route;
 mod cli;
 mod client;
 mod drain;

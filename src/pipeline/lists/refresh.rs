@@ -288,9 +288,14 @@ fn shape(backend: &Backend, version: ProtocolVersion, page: Vec<Item>) -> Vec<It
             }
             Err(_) => (without_annotations(&item.text), Vec::new()),
         };
-        let Shown { text, legacy, wrapped } = bridge::tool(&text);
-        let mut item = item.shown(ListKind::Tools, text, legacy);
-        item.wrapped = wrapped;
+        let mut shown = bridge::tool(&text);
+        if version.era() == Era::Legacy {
+            // Between legacy peers nothing is changed.
+            let changed = shown.text != text;
+            shown = Shown { legacy: changed.then_some(text), wrapped: false, ..shown };
+        }
+        let mut item = item.shown(ListKind::Tools, shown.text, shown.legacy);
+        item.wrapped = shown.wrapped;
         item.params = (!params.is_empty()).then(|| params.into());
         Some(item)
     });

@@ -3,13 +3,14 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::{Method, StatusCode};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::DropGuard;
 
 use super::body::Unread;
 use super::channel::Channel as Post;
@@ -30,6 +31,8 @@ const MOST_POSTS: usize = 64;
 /// How long a notification waits for what was POSTed before it, and what comes behind it for the notification: some
 /// upstreams answer a POST only when its request is done.
 const IN_ORDER: Duration = Duration::from_secs(1);
+/// How many times `probe_timeout` a doubted stream may take to bring the answer to a `ping`.
+const PROBES: u32 = 5;
 /// How long the end of the stream may wait for room among the notices.
 const LOST: Duration = Duration::from_secs(1);
 
@@ -37,8 +40,11 @@ const LOST: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(in crate::upstream) struct SseLink {
     channel: Arc<Channel>,
+    context: LinkContext,
     hello: Arc<Hello>,
-    stop: CancellationToken,
+    opened: Instant,
+    /// Whether it is being found out whether the stream still brings anything.
+    doubted: Arc<AtomicBool>,
     _stop_on_drop: DropGuard,
 }
 
@@ -73,8 +79,14 @@ impl SseLink {
         };
         context.tasks.spawn(carrier.run(outlet));
         let hello = channel.greet_legacy(context.config.timeout).await.map_err(Unopened::Failed)?;
-        let hello = Arc::new(hello);
-        Ok(Arc::new(Self { channel, hello, stop, _stop_on_drop: stop_on_drop }))
+        Ok(Arc::new(Self {
+            channel,
+            context,
+            hello: Arc::new(hello),
+            opened: Instant::now(),
+            doubted: Arc::default(),
+            _stop_on_drop: stop_on_drop,
+        }))
     }
 
     /// One request. Dropping the future, or a timeout, cancels it upstream.
@@ -84,8 +96,31 @@ impl SseLink {
             CallError::Status { status: 404, .. } | CallError::Closed { written: false, .. } => {
                 Failed::SessionLost(error)
             }
+            CallError::Timeout { .. } => {
+                self.doubt();
+                Failed::Call(error)
+            }
             _ => Failed::Call(error),
         })
+    }
+
+    /// A stream may end without a sign, while POSTs are still taken: then nothing is ever answered again.
+    fn doubt(&self) {
+        if self.doubted.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let limit = self.context.config.probe_timeout.saturating_mul(PROBES);
+        let ping = self.context.own_call(Message::request("ping", None), limit);
+        let (channel, stop) = (Arc::clone(&self.channel), self.context.stop.clone());
+        let doubted = Arc::clone(&self.doubted);
+        self.context.tasks.spawn(async move {
+            let answer = stop.run_until_cancelled(channel.call(ping)).await;
+            if let Some(Err(CallError::Timeout { .. })) = answer {
+                channel.ended();
+                channel.close("its event stream brings nothing");
+            }
+            doubted.store(false, Ordering::Release);
+        });
     }
 
     /// Queues a notification.
@@ -98,14 +133,19 @@ impl SseLink {
         Arc::clone(&self.hello)
     }
 
+    /// For how long it has been open.
+    pub(in crate::upstream) fn age(&self) -> Duration {
+        self.opened.elapsed()
+    }
+
     /// Whether the stream is there.
     pub(in crate::upstream) fn is_open(&self) -> bool {
-        self.channel.is_whole() && !self.stop.is_cancelled()
+        self.channel.is_whole() && !self.context.stop.is_cancelled()
     }
 
     /// Ends the stream, and with it the session; what is in flight fails.
     pub(in crate::upstream) fn close(&self) {
-        self.stop.cancel();
+        self.context.stop.cancel();
     }
 }
 
@@ -126,8 +166,8 @@ impl Stream {
         let why = tokio::select! {
             biased;
             () = stop.cancelled() => "the link was closed".to_owned(),
-            // Nobody else closes it.
-            () = self.channel.closed() => "its session is not known any more".to_owned(),
+            // The upstream does not know the session any more, or the stream brings nothing.
+            () = self.channel.closed() => "it was given up".to_owned(),
             why = self.read(named) => why,
         };
         self.channel.ended();

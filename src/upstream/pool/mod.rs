@@ -3,10 +3,11 @@
 mod era;
 mod health;
 mod opening;
+mod reopening;
 mod retiring;
 mod slot;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -90,6 +91,8 @@ pub struct Upstream {
     older: AtomicBool,
     /// The resources that are watched over HTTP where there are no sessions.
     watched: Arc<Watched>,
+    /// Streams in a row that soon ended, or were not opened again.
+    relapses: AtomicU32,
     /// When a child may be started again.
     backoff: Arc<Backoff>,
     /// When a link may be opened again.
@@ -128,6 +131,7 @@ impl Upstream {
             backoff: Arc::default(),
             hold: Hold::default(),
             older: AtomicBool::new(false),
+            relapses: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             notices,
             reported: Mutex::new(Some(reported)),

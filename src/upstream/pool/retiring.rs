@@ -146,6 +146,9 @@ async fn pass_on(
         if matches!(notice.kind, NoticeKind::Opened | NoticeKind::Lost)
             && let Some(upstream) = upstream.upgrade()
         {
+            if matches!(notice.kind, NoticeKind::Lost) {
+                upstream.recover(&notice.link);
+            }
             upstream.refresh();
             upstream.learn(&notice.link);
         }

@@ -15,6 +15,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
 
 /// One request as it came in.
 #[derive(Clone, Debug)]
@@ -76,6 +77,7 @@ impl Request {
 pub struct Responder {
     io: Arc<Mutex<OwnedWriteHalf>>,
     close: Arc<AtomicBool>,
+    gone: CancellationToken,
 }
 
 impl Responder {
@@ -137,6 +139,11 @@ impl Responder {
         self.close.store(true, Ordering::Relaxed);
     }
 
+    /// Returns when the other side has closed the connection before this exchange was over.
+    pub async fn gone(&self) {
+        self.gone.cancelled().await;
+    }
+
     /// Closes the connection with a reset.
     pub async fn reset(&self) {
         let io = self.io.lock().await;
@@ -193,8 +200,19 @@ async fn serve(stream: TcpStream, handler: &(dyn Fn(Request, Responder) -> Futur
     let mut read = BufReader::new(read);
     let io = Arc::new(Mutex::new(write));
     while let Ok(Some(request)) = read_request(&mut read, &io).await {
-        let out = Responder { io: Arc::clone(&io), close: Arc::default() };
-        handler(request, out.clone()).await;
+        let gone = CancellationToken::new();
+        let out = Responder { io: Arc::clone(&io), close: Arc::default(), gone: gone.clone() };
+        let mut handling = handler(request, out.clone());
+        tokio::select! {
+            () = &mut handling => {}
+            // What comes meanwhile is the next request, and stays in the buffer.
+            more = read.fill_buf() => {
+                if more.map_or(true, <[u8]>::is_empty) {
+                    gone.cancel();
+                }
+                handling.await;
+            }
+        }
         if out.close.load(Ordering::Relaxed) {
             return;
         }

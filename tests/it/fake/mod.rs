@@ -2,6 +2,7 @@
 //! child on stdio (`examples/fake_stdio.rs`).
 
 pub mod http;
+pub mod modern;
 #[allow(dead_code, reason = "some of it is for `examples/fake_stdio.rs` only")]
 pub mod scene;
 pub mod stage;

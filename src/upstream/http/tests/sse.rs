@@ -391,3 +391,38 @@ async fn a_stream_that_names_no_address_is_given_up() {
     let late = rig.call("a", "{}").await;
     assert!(matches!(late, Err(CallError::Timeout { .. })), "{late:?}");
 }
+
+#[tokio::test]
+async fn a_stream_that_ends_while_nobody_calls_is_opened_again() {
+    let older = Older::new();
+    let stub = older.start().await;
+    let mut rig = Rig::to(&stub);
+    rig.call("a", "{}").await.expect("an answer");
+    assert!(matches!(rig.notice().await, NoticeKind::Opened));
+    older.cut();
+    assert!(matches!(rig.notice().await, NoticeKind::Lost));
+    assert!(matches!(rig.notice().await, NoticeKind::Opened));
+    assert!(rig.upstream.is_open(&shared()));
+    older.say(&json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" }));
+    assert!(matches!(rig.notice().await, NoticeKind::ListChanged(_)));
+}
+
+#[tokio::test]
+async fn a_stream_that_brings_nothing_any_more_is_replaced() {
+    let older = Older::new();
+    let stub = older.start().await;
+    let mut rig = Rig::with(stub.url.clone(), |config| {
+        config.probe_timeout = Duration::from_millis(20);
+    });
+    let short = || OutCall { timeout: Duration::from_millis(50), ..request("a", "{}") };
+    rig.call("a", "{}").await.expect("an answer");
+    assert!(matches!(rig.notice().await, NoticeKind::Opened));
+    older.mute.store(true, Ordering::SeqCst);
+    let late = rig.call_with(short()).await;
+    assert!(matches!(late, Err(CallError::Timeout { .. })), "{late:?}");
+    assert!(matches!(rig.notice().await, NoticeKind::Lost));
+    assert_eq!(stub.asked("ping").len(), 1);
+    older.mute.store(false, Ordering::SeqCst);
+    rig.call("b", "{}").await.expect("an answer");
+    assert_eq!(stub.asked("GET").len(), 2);
+}
