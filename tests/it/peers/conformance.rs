@@ -220,7 +220,7 @@ async fn conformance_at_a_legacy_child_holds_for_clients_of_both_eras() {
     let Some(suite) = suite(&[]) else { return };
     let gateway = alone(&suite.child_of("legacy")).await;
     suite.judge(&gateway.url("/mcp"), run("stdio-legacy", OLD, (32, 33))).await;
-    suite.judge(&gateway.url("/mcp"), run("stdio-legacy", NEW, (38, 40))).await;
+    suite.judge(&gateway.url("/mcp"), run("stdio-legacy", NEW, (28, 40))).await;
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn conformance_at_a_server_of_the_first_transport_holds_for_clients_of_bot
     let server = suite.served(&["--sse"]).await;
     let gateway = alone(&format!("url = \"http://{}/sse\"", server.addr)).await;
     suite.judge(&gateway.url("/mcp"), run("sse", OLD, (32, 33))).await;
-    suite.judge(&gateway.url("/mcp"), run("sse", NEW, (38, 40))).await;
+    suite.judge(&gateway.url("/mcp"), run("sse", NEW, (29, 40))).await;
 }
 
 /// Scenarios that pass without a tool or a prompt of a fixed name. Others pass in front of prefixed names, too, by
@@ -313,7 +313,7 @@ async fn conformance_holds_in_a_mixed_fleet_and_with_prefixes_where_no_name_is_f
         |tools: &[String]| ends.iter().all(|end| tools.iter().any(|tool| tool.ends_with(end)));
     gateway.mcp().await.until_tools("those of all four", all_four).await;
     suite.judge(&gateway.url("/mcp"), run("mixed-plain", OLD, (33, 33))).await;
-    suite.judge(&gateway.url("/mcp"), run("mixed-plain", NEW, (40, 40))).await;
+    suite.judge(&gateway.url("/mcp"), run("mixed-plain", NEW, (39, 40))).await;
     for (spec, scenarios, unnamed) in UNNAMED {
         let run = run("mixed-prefix", spec, (unnamed.len(), scenarios));
         let table = suite.judge(&gateway.url("/prefixed"), run).await;
