@@ -460,15 +460,15 @@ impl<'a> Collect<'a> {
         let session = &self.cx.session;
         let unasked =
             if self.cx.standing { unaskable(session.caps(), &ask.message) } else { NOBODY };
-        let question = match unasked {
-            None => as_asked(session, &ask.message),
-            Some((code, text)) => Err(refused(code, text)),
-        };
-        let question = match question {
+        if let Some((code, text)) = unasked {
+            self.exchange.on(Event::Asked { allowed: false });
+            return ask.reply(refused(code, text));
+        }
+        let question = match as_asked(session, &ask.message) {
             Ok(question) => question,
-            Err(reply) => {
+            Err(unaskable) => {
                 self.exchange.on(Event::Asked { allowed: false });
-                return ask.reply(reply);
+                return ask.reply(not_put(unaskable));
             }
         };
         let action = self.exchange.on(Event::Asked { allowed: true });
@@ -539,20 +539,22 @@ pub(super) fn refused(code: i64, text: &'static str) -> AskReply {
     AskReply::Refuse(ErrorObject { code, message: text.into(), data: None })
 }
 
-/// A legacy upstream's question in the words of an older client.
-fn as_asked(session: &Session, ask: &Message) -> Result<Message, AskReply> {
+/// A legacy upstream's question in the words of its client.
+fn as_asked(session: &Session, ask: &Message) -> Result<Message, Unaskable> {
     if session.version() >= ProtocolVersion::NEWEST_LEGACY {
         return Ok(ask.clone());
     }
-    let request = bridge::asked(String::new(), ask);
-    bridge::question(session.version(), session.caps(), &request).map_err(|unaskable| {
-        match unaskable {
-            Unaskable::Decline => {
-                AskReply::Answer(bridge::reply(&Bytes::from_static(br#"{"action":"decline"}"#)))
-            }
-            Unaskable::Refuse(text) => refused(-32602, text),
+    bridge::question(session.version(), session.caps(), &bridge::asked(String::new(), ask))
+}
+
+/// What an upstream is told whose question cannot be put.
+fn not_put(unaskable: Unaskable) -> AskReply {
+    match unaskable {
+        Unaskable::Decline => {
+            AskReply::Answer(bridge::reply(&Bytes::from_static(br#"{"action":"decline"}"#)))
         }
-    })
+        Unaskable::Refuse(text) => refused(-32602, text),
+    }
 }
 
 /// Tells a client that nobody waits for its answer any more.

@@ -204,7 +204,7 @@ pub(in crate::pipeline) async fn listen(
 }
 
 /// The part of a filter that will be served, and the owner of each resource in it. Slow upstreams are not waited for.
-async fn honoured<'a>(cx: &'a Context, wanted: Filter) -> (Filter, Vec<&'a Arc<Backend>>) {
+async fn honoured(cx: &Context, wanted: Filter) -> (Filter, Vec<&Arc<Backend>>) {
     let offered = |kind| cx.route.lists.offered(&cx.route, kind);
     let mut filter = Filter {
         tools_list_changed: wanted.tools_list_changed && offered(ListKind::Tools),
