@@ -21,6 +21,7 @@
 
 mod batch;
 mod call;
+mod collect;
 mod cursor;
 mod entry;
 mod hub;

@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use tokio::time::sleep;
 
 use super::Outlet;
-use super::call::{Context, Ended, Target, cut_off, run, withdraw};
+use super::call::{Context, Ended, Target, cut_off, run};
+use super::collect::withdraw;
 use crate::exchange::bridge::{self, InputRequest, InputRequired, Malformed, Unaskable};
 use crate::fault::{Fault, Reason};
 use crate::jsonrpc::{Id, Message};

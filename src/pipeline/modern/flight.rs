@@ -12,7 +12,8 @@ use crate::exchange::bridge::{self, InputRequest};
 use crate::exchange::{Action, Event, Exchange};
 use crate::jsonrpc::{Chunks, Edit, Member, Message};
 use crate::mcp::ClientCaps;
-use crate::pipeline::call::{Context, Ended, cut_off, due, refused, unaskable};
+use crate::pipeline::call::{Context, Ended, cut_off, due};
+use crate::pipeline::collect::{refused, unaskable};
 use crate::pipeline::{Backend, Outlet};
 use crate::upstream::{Answered, Ask, AskReply, CallError, CallEvent, EventQueue, OutCall};
 
