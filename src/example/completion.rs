@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::content::Content;
 use super::message::RpcError;
 use super::service::text;
-use super::session::Session;
 
 /// Values in one answer (MCP 2025-11-25, completion).
 const MAX_VALUES: usize = 100;
@@ -18,8 +18,7 @@ pub(super) enum Reference<'a> {
 }
 
 /// Answers with the values that begin as the client's text does.
-pub(super) fn complete(session: &Session, params: &Value) -> Result<Value, RpcError> {
-    let content = &session.server.content;
+pub(super) fn complete(content: &Content, params: &Value) -> Result<Value, RpcError> {
     let reference = &params["ref"];
     let reference = match reference["type"].as_str() {
         Some("ref/prompt") => {

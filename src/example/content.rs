@@ -1,4 +1,4 @@
-//! What the server offers: one of two sets of tools, prompts and resources.
+//! What the server offers: one of three sets of tools, prompts and resources.
 
 use serde_json::{Map, Value};
 
@@ -6,16 +6,18 @@ use super::Kind;
 use super::call::Call;
 use super::completion::Reference;
 use super::files::Files;
-use super::message::RpcError;
 use super::notes::Notes;
 use super::prompts::Prompt;
 use super::resources::{Contents, Resource, Template};
+use super::suite::Suite;
+use super::tasks::Job;
 use super::tools::{Arguments, Tool, ToolError, ToolResult};
 
-/// One of the two sets.
+/// One of the sets.
 pub(super) enum Content {
     Notes(Notes),
     Files(Files),
+    Suite(Suite),
 }
 
 impl Content {
@@ -24,6 +26,7 @@ impl Content {
         match kind {
             Kind::Notes => Self::Notes(Notes::seeded()),
             Kind::Files => Self::Files(Files::seeded()),
+            Kind::Suite => Self::Suite(Suite::default()),
         }
     }
 
@@ -32,6 +35,7 @@ impl Content {
         match self {
             Self::Notes(_) => "trunkline-example-notes",
             Self::Files(_) => "trunkline-example-files",
+            Self::Suite(_) => "trunkline-example-suite",
         }
     }
 
@@ -40,6 +44,7 @@ impl Content {
         match self {
             Self::Notes(_) => "Example notes",
             Self::Files(_) => "Example files",
+            Self::Suite(_) => "Example for the conformance suite",
         }
     }
 
@@ -56,6 +61,10 @@ impl Content {
                  search_files. Paths are relative, with / between their parts. Everything is \
                  forgotten when the server ends."
             }
+            Self::Suite(_) => {
+                "Offers what the scenarios of the MCP conformance suite ask of a server, and is of \
+                 no other use."
+            }
         }
     }
 
@@ -64,6 +73,7 @@ impl Content {
         match self {
             Self::Notes(notes) => notes.tools(),
             Self::Files(_) => Files::tools(),
+            Self::Suite(suite) => suite.tools(),
         }
     }
 
@@ -77,6 +87,7 @@ impl Content {
         match self {
             Self::Notes(notes) => notes.call(call, name, arguments).await,
             Self::Files(files) => files.call(call, name, arguments).await,
+            Self::Suite(suite) => suite.call(call, name, arguments).await,
         }
     }
 
@@ -85,18 +96,35 @@ impl Content {
         match self {
             Self::Notes(notes) => notes.prompts(),
             Self::Files(_) => Files::prompts(),
+            Self::Suite(suite) => suite.prompts(),
         }
     }
 
+    /// How a tool becomes a task, if it is a long job.
+    pub(super) fn job(&self, name: &str) -> Option<Job> {
+        match self {
+            Self::Notes(_) => Notes::job(name),
+            Self::Files(_) => None,
+            Self::Suite(_) => Suite::job(name),
+        }
+    }
+
+    /// Whether any tool is a long job.
+    pub(super) fn has_jobs(&self) -> bool {
+        !matches!(self, Self::Files(_))
+    }
+
     /// The messages of a prompt whose arguments have been checked.
-    pub(super) fn prompt(
+    pub(super) async fn prompt(
         &self,
+        call: &Call,
         name: &str,
         arguments: &Map<String, Value>,
-    ) -> Result<Vec<Value>, RpcError> {
+    ) -> Result<Vec<Value>, ToolError> {
         match self {
-            Self::Notes(notes) => notes.prompt(name, arguments),
-            Self::Files(files) => files.prompt(arguments),
+            Self::Notes(notes) => Ok(notes.prompt(name, arguments)?),
+            Self::Files(files) => Ok(files.prompt(arguments)?),
+            Self::Suite(_) => Suite::prompt(call, name, arguments).await,
         }
     }
 
@@ -105,6 +133,7 @@ impl Content {
         match self {
             Self::Notes(notes) => notes.resources(),
             Self::Files(files) => files.resources(),
+            Self::Suite(_) => Suite::resources(),
         }
     }
 
@@ -113,6 +142,7 @@ impl Content {
         match self {
             Self::Notes(_) => Notes::TEMPLATES,
             Self::Files(_) => Files::TEMPLATES,
+            Self::Suite(_) => Suite::TEMPLATES,
         }
     }
 
@@ -121,6 +151,7 @@ impl Content {
         match self {
             Self::Notes(notes) => notes.read(uri),
             Self::Files(files) => files.read(uri),
+            Self::Suite(_) => Suite::read(uri),
         }
     }
 
@@ -129,6 +160,7 @@ impl Content {
         match self {
             Self::Notes(notes) => notes.candidates(reference, argument),
             Self::Files(files) => files.candidates(reference, argument),
+            Self::Suite(_) => Suite::candidates(reference),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `/mcp`: Streamable HTTP as of 2025-03-26 to 2025-11-25.
+//! `/mcp`: Streamable HTTP as of 2025-03-26 to 2025-11-25. Requests of 2026-07-28 are passed to
+//! [`super::modern`].
 
 use std::sync::Arc;
 
@@ -12,18 +13,22 @@ use super::Answers;
 use super::http::{
     Body, Http, PROTOCOL_VERSION, Refusal, SESSION_ID, empty, full, json, read_json, refuse,
 };
-use super::message::{INVALID_REQUEST, Incoming, NoId, Piece, RpcError, print_error};
+use super::message::{Incoming, NoId, Piece, RpcError, print_error};
+use super::modern::{self, Era, is_modern};
 use super::outbox::{Outbox, Outgoing, QUEUE};
+use super::resume::Breakable;
 use super::revision::Revision;
 use super::session::{Reply, Session};
 use super::sessions::Entry;
-use super::sse;
+use super::sse::{self, Events};
 
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const EVENT_STREAM: &str = "text/event-stream";
 
 /// Answers a request to `/mcp`.
 pub(super) async fn respond(http: &Http, request: Request<HttpBody>) -> Response<Body> {
-    let lasting = http.server.lasting;
+    let legacy = http.server.offered.legacy().is_some();
+    let lasting = http.server.lasting && legacy && !is_modern(revision_header(request.headers()));
     let outcome = match *request.method() {
         Method::POST => post(http, request).await,
         Method::GET if lasting => open_stream(http, request.headers()),
@@ -34,7 +39,8 @@ pub(super) async fn respond(http: &Http, request: Request<HttpBody>) -> Response
     outcome.unwrap_or_else(Into::into)
 }
 
-type Outcome<T = Response<Body>> = Result<T, Refusal>;
+/// A response, or why there is none.
+pub(super) type Outcome<T = Response<Body>> = Result<T, Refusal>;
 
 /// A POST's session, and its id if it has just begun.
 struct Found {
@@ -48,10 +54,18 @@ async fn post(http: &Http, request: Request<HttpBody>) -> Outcome {
     let answers = choose(http.answers, accepted(&headers))?;
     let body = read_json(request, &["application/json"]).await?;
     let piece = Piece::read(&body).map_err(|why| {
-        let no_id = known_session(http, &headers).map_or(NoId::Null, |session| session.no_id());
+        let no_id = match known_session(http, &headers) {
+            _ if is_modern(revision_header(&headers)) => NoId::Absent,
+            None if http.server.offered.legacy().is_none() => NoId::Absent,
+            session => session.map_or(NoId::Null, |session| session.no_id()),
+        };
         let text = print_error(None, no_id, &why);
         Refusal::new(StatusCode::BAD_REQUEST, text)
     })?;
+    if Era::of(http.server.offered, revision_header(&headers), &piece) == Era::Modern {
+        let events = accepted(&headers).events;
+        return modern::respond(http, &headers, &modern::Taken { answers, events }, piece).await;
+    }
     let Found { session, fresh } = find_session(http, &headers, &piece)?;
     check_piece(&session, &piece)?;
     let (queue, events) = mpsc::channel(QUEUE);
@@ -88,26 +102,34 @@ async fn post(http: &Http, request: Request<HttpBody>) -> Outcome {
 /// Waits for what a call has to say first, and picks the form of the response by it.
 async fn deliver(
     answers: Answers,
-    mut events: mpsc::Receiver<Outgoing>,
-    session: &Session,
+    events: mpsc::Receiver<Outgoing>,
+    session: &Arc<Session>,
 ) -> Response<Body> {
+    let mut events = Breakable::new(session, events);
     let first = match answers {
         Answers::Sse => None,
-        Answers::Auto | Answers::Json => match events.recv().await {
+        Answers::Auto | Answers::Json => match events.next().await {
             Some(Outgoing::Answer(text)) => return json(StatusCode::OK, text),
             Some(interim) => Some(interim),
             // The call was cancelled: the exchange ends without an answer (MCP, cancellation).
             None => return event_stream(Bytes::new()),
         },
     };
+    stream(first, events, session)
+}
+
+/// A stream of events that ends with its session.
+fn stream(first: Option<Outgoing>, events: impl Events, session: &Session) -> Response<Body> {
     with_stream_headers(Response::new(sse::body(first, events, session.closing().clone())))
 }
 
-fn event_stream(body: Bytes) -> Response<Body> {
+/// A whole stream of events.
+pub(super) fn event_stream(body: Bytes) -> Response<Body> {
     with_stream_headers(full(StatusCode::OK, EVENT_STREAM, body))
 }
 
-fn with_stream_headers(mut response: Response<Body>) -> Response<Body> {
+/// Adds what says that the body is a stream of events.
+pub(super) fn with_stream_headers(mut response: Response<Body>) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
@@ -124,7 +146,7 @@ fn find_session(http: &Http, headers: &HeaderMap, piece: &Piece) -> Outcome<Foun
     );
     let revision = if begins { None } else { named_revision(http, headers)? };
     if !http.server.lasting {
-        let assumed = Revision::ASSUMED.min(http.server.newest);
+        let assumed = Revision::ASSUMED.min(http.server.newest());
         let session = http.server.open_alone(revision.unwrap_or(assumed));
         return Ok(Found { session, fresh: None });
     }
@@ -157,13 +179,17 @@ fn no_session() -> Refusal {
     refuse(StatusCode::NOT_FOUND, "there is no such session; begin with initialize")
 }
 
+fn revision_header(headers: &HeaderMap) -> Option<&str> {
+    headers.get(PROTOCOL_VERSION).and_then(|value| value.to_str().ok())
+}
+
 /// The revision that the header names; one that is not offered is refused.
 fn named_revision(http: &Http, headers: &HeaderMap) -> Outcome<Option<Revision>> {
     let Some(value) = headers.get(PROTOCOL_VERSION) else { return Ok(None) };
-    let named = value.to_str().ok().and_then(|name| Revision::parse(name, http.server.newest));
+    let named = value.to_str().ok().and_then(|name| Revision::parse(name, http.server.newest()));
     named.map(Some).ok_or_else(|| {
         let why = format!("unsupported MCP-Protocol-Version, up to {} are supported", {
-            http.server.newest.as_str()
+            http.server.newest().as_str()
         });
         refuse(StatusCode::BAD_REQUEST, why)
     })
@@ -171,7 +197,7 @@ fn named_revision(http: &Http, headers: &HeaderMap) -> Outcome<Option<Revision>>
 
 /// Refuses with `400` what is no message as a whole.
 fn check_piece(session: &Session, piece: &Piece) -> Outcome<()> {
-    let no_batches = RpcError::new(INVALID_REQUEST, "this revision of MCP has no batches");
+    let no_batches = RpcError::no_batches();
     let (id, why) = match piece {
         Piece::One(Incoming::Invalid { id, why }) => (id.as_deref(), why),
         Piece::Many(_) if !session.revision().has_batches() => (None, &no_batches),
@@ -186,12 +212,16 @@ fn open_stream(http: &Http, headers: &HeaderMap) -> Outcome {
     }
     named_revision(http, headers)?;
     let entry = find_entry(http, headers)?;
+    let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+    if let Some(events) = last.and_then(|id| entry.session.broken.take(id)) {
+        let events = Breakable::new(&entry.session, events);
+        return Ok(stream(None, events, &entry.session));
+    }
     let tap = entry.tap();
     let tap = tap.ok_or_else(|| {
         refuse(StatusCode::CONFLICT, "another stream of this session is open already")
     })?;
-    let closing = entry.session.closing().clone();
-    Ok(with_stream_headers(Response::new(sse::body(None, tap, closing))))
+    Ok(stream(None, tap, &entry.session))
 }
 
 fn end_session(http: &Http, headers: &HeaderMap) -> Outcome {

@@ -38,6 +38,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(300);
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long open requests may take to finish once the server is ending.
+const GRACE: Duration = Duration::from_secs(1);
 /// How often idle sessions are looked for.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -82,8 +84,9 @@ impl Http {
     }
 }
 
-/// Serves connections for ever.
+/// Serves connections until the server is ending, and those that there are for a moment longer.
 pub(super) async fn serve(listener: TcpListener, http: Arc<Http>) {
+    let ending = http.server.ending.clone();
     let mut connections = JoinSet::new();
     let mut sweep = interval(SWEEP);
     loop {
@@ -98,22 +101,33 @@ pub(super) async fn serve(listener: TcpListener, http: Arc<Http>) {
             },
             Some(_) = connections.join_next() => {}
             _ = sweep.tick() => http.sessions.sweep(),
+            () = ending.cancelled() => break,
         }
     }
+    drop(listener);
+    let finished = async { while connections.join_next().await.is_some() {} };
+    let _ = timeout(GRACE, finished).await;
+    connections.shutdown().await;
 }
 
 async fn connection(stream: TcpStream, http: Arc<Http>) {
     let _ = stream.set_nodelay(true);
+    let ending = http.server.ending.clone();
     let service = service_fn(move |request| {
         let http = Arc::clone(&http);
         async move { Ok::<_, Infallible>(respond(&http, request).await) }
     });
-    // An error here is the client's way of leaving.
-    let _ = http1::Builder::new()
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    // An error here is the client's way of leaving.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = ending.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
 }
 
 async fn respond(http: &Http, request: Request<Incoming>) -> Response<Body> {
@@ -143,7 +157,7 @@ async fn respond(http: &Http, request: Request<Incoming>) -> Response<Body> {
 fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     const METHODS: &str = "POST, GET, DELETE, OPTIONS";
     const REQUEST_HEADERS: &str = "Content-Type, Accept, Authorization, MCP-Protocol-Version, \
-                                   Mcp-Session-Id, Last-Event-ID";
+                                   Mcp-Session-Id, Last-Event-ID, Mcp-Method, Mcp-Name";
     let fixed = HeaderValue::from_static;
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(header::VARY, fixed("Origin"));

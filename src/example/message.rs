@@ -18,6 +18,13 @@ pub(super) const INTERNAL_ERROR: i64 = -32603;
 /// MCP up to 2025-11-25: there is no such resource.
 pub(super) const RESOURCE_NOT_FOUND: i64 = -32002;
 
+/// MCP 2026-07-28: a header is missing, or does not say what the body says.
+pub(super) const HEADER_MISMATCH: i64 = -32020;
+/// MCP 2026-07-28: the client did not declare what this needs.
+pub(super) const MISSING_CAPABILITY: i64 = -32021;
+/// MCP 2026-07-28: the revision is not offered.
+pub(super) const UNSUPPORTED_REVISION: i64 = -32022;
+
 /// Messages in one array, at most.
 pub(super) const MAX_BATCH: usize = 1000;
 
@@ -41,6 +48,18 @@ impl RpcError {
     /// `-32602` with a reason.
     pub(super) fn params(message: impl Into<String>) -> Self {
         Self::new(INVALID_PARAMS, message)
+    }
+
+    /// `-32021`; `required` is the capabilities that the client should have declared.
+    pub(super) fn capability(required: &Value) -> Self {
+        let message = format!("the client must have declared {required}");
+        let data = Some(json!({"requiredCapabilities": required}));
+        Self { data, ..Self::new(MISSING_CAPABILITY, message) }
+    }
+
+    /// The error for an array, in revisions that have none.
+    pub(super) fn no_batches() -> Self {
+        Self::new(INVALID_REQUEST, "this revision of MCP has no batches")
     }
 
     /// `-32601` for a method by name.

@@ -1,11 +1,12 @@
 //! The built-in example upstream behind `trunkline example-server`: a real MCP server over stdio or
 //! Streamable HTTP, and a plain JSON-RPC service beside it. Newcomers meet it first; the gateway's
 //! tests and benches use it as a peer. It is not on the data path, so it favours plain code, and
-//! shares nothing with the gateway that it is meant to be tested against.
+//! shares nothing but vocabulary with the gateway that it is meant to be tested against.
 //!
-//! Reading order: `service` answers methods, `session` is one client's connection, `call` one
-//! running tool; `notes` and `files` are what is offered; `stdio`, `http` and `rpc` carry
-//! it to clients.
+//! Reading order: `service` answers methods; `session` is one client's connection up to 2025-11-25,
+//! `modern` one request since 2026-07-28; `call` is one running tool, `question` what it may ask,
+//! `tasks` those that outlive their request; `notes`, `files` and `suite` are what is offered;
+//! `stdio`, `http` and `rpc` carry it to clients.
 
 mod arithmetic;
 mod call;
@@ -16,18 +17,24 @@ mod endpoint;
 mod files;
 mod http;
 mod message;
+mod modern;
 mod notes;
 mod outbox;
 mod page;
 mod prompts;
+mod question;
 mod resources;
+mod resume;
 mod revision;
 mod rpc;
+mod seal;
 mod service;
 mod session;
 mod sessions;
 mod sse;
 mod stdio;
+mod suite;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -38,18 +45,21 @@ use std::sync::Arc;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use revision::Revision;
 
 use content::Content;
 use http::Http;
+use revision::Offered;
 use service::Server;
 
 /// An example upstream: an MCP server, and over HTTP a plain JSON-RPC service beside it
 #[derive(Clone, Debug, Args)]
 #[command(group(ArgGroup::new("transport").required(true).args(["stdio", "http"])))]
 pub struct ExampleArgs {
-    /// What to offer: notes with tools that show all of MCP, or a small tree of files
+    /// What to offer: notes with tools that show all of MCP, a small tree of files, or what the
+    /// MCP conformance suite looks for
     #[arg(long, value_enum, default_value_t = Kind::Notes)]
     pub kind: Kind,
     /// Speak MCP on standard input and output
@@ -58,10 +68,13 @@ pub struct ExampleArgs {
     /// Listen here; MCP is on /mcp, plain JSON-RPC on /rpc. Port 0 picks a free one
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,
-    /// The newest revision of MCP to offer; all older ones are offered, too
-    #[arg(long, value_enum, value_name = "REV", default_value_t = Revision::V2025_11_25)]
-    pub revision: Revision,
-    /// On HTTP, give out no session ids: every request stands alone
+    /// Revisions of MCP to offer [default: all]
+    ///
+    /// One up to 2025-11-25 is offered with all before it; 2026-07-28 is offered alone, as by a
+    /// server that knows no sessions.
+    #[arg(long, value_enum, value_name = "REV")]
+    pub revision: Option<Revision>,
+    /// On HTTP, give out no session ids: requests of older revisions stand alone, too
     #[arg(long, conflicts_with = "stdio")]
     pub stateless: bool,
     /// On HTTP, how to answer: auto is JSON unless something precedes the answer
@@ -79,6 +92,8 @@ pub enum Kind {
     Notes,
     /// A small tree of files.
     Files,
+    /// What the MCP conformance suite looks for.
+    Suite,
 }
 
 /// How requests over HTTP are answered.
@@ -106,7 +121,7 @@ pub enum ExampleError {
         /// Why not.
         source: io::Error,
     },
-    /// The system gives no threads.
+    /// The system gives no threads or no signals.
     #[error("no runtime can be started")]
     Runtime(#[source] io::Error),
     /// Standard input or output broke.
@@ -114,13 +129,14 @@ pub enum ExampleError {
     Stdio(#[source] io::Error),
 }
 
-/// Runs the server until its input ends (stdio), or for ever (HTTP). Dropping the future ends it.
+/// Runs the server until its input ends (stdio), or until SIGTERM or SIGINT (HTTP), which let open
+/// requests finish for a moment. Dropping the future ends it at once.
 pub async fn run(args: ExampleArgs) -> Result<(), ExampleError> {
     let content = Content::new(args.kind);
     let name = content.name();
     // A line is a session, whatever the options say.
     let lasting = args.stdio || !args.stateless;
-    let server = Server::new(content, args.revision, args.page_size.get(), lasting);
+    let server = Server::new(content, Offered::by(args.revision), args.page_size.get(), lasting);
     let server = Arc::new(server);
     let _stop = server.stop.clone().drop_guard();
     if args.stdio {
@@ -136,8 +152,23 @@ pub async fn run(args: ExampleArgs) -> Result<(), ExampleError> {
     let (listener, local) = bound.map_err(|source| ExampleError::Listen { address, source })?;
     note(&format!("listening on http://{local}/mcp"));
     note(&format!("listening on http://{local}/rpc"));
-    http::serve(listener, Arc::new(Http::new(server, args.answers, local.ip()))).await;
+    let [mut terminate, mut interrupt] =
+        [signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?];
+    let ending = server.ending.clone();
+    let serving = http::serve(listener, Arc::new(Http::new(server, args.answers, local.ip())));
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        () = serving.as_mut() => return Ok(()),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    ending.cancel();
+    serving.await;
     Ok(())
+}
+
+fn signals(kind: SignalKind) -> Result<Signal, ExampleError> {
+    signal(kind).map_err(ExampleError::Runtime)
 }
 
 /// Writes a line to standard error, which nobody may be reading.

@@ -14,13 +14,18 @@ pub(super) enum Outgoing {
     Interim(String),
     /// The answer; nothing of this request follows.
     Answer(String),
+    /// Here the stream may break, if the client can come back to it; else this is nothing.
+    Break,
+    /// Here the stream ends. Who comes back with this id gets what follows.
+    Broken(String),
 }
 
 impl Outgoing {
-    /// The JSON text.
-    pub(super) fn into_text(self) -> String {
+    /// The JSON text, if there is one.
+    pub(super) fn into_text(self) -> Option<String> {
         match self {
-            Self::Interim(text) | Self::Answer(text) => text,
+            Self::Interim(text) | Self::Answer(text) => Some(text),
+            Self::Break | Self::Broken(_) => None,
         }
     }
 }
@@ -52,11 +57,33 @@ impl Outbox {
         }
     }
 
+    /// Breaks the stream here, if it can be broken.
+    pub(super) async fn send_break(&self) {
+        if let Some(queue) = &self.0 {
+            let _ = queue.send(Outgoing::Break).await;
+        }
+    }
+
+    /// Waits for room for one message; `None` when nobody reads any more.
+    pub(super) async fn reserve(&self) -> Option<Room<'_>> {
+        self.0.as_ref()?.reserve().await.ok().map(Room)
+    }
+
     /// Puts a message in if there is room right now.
-    fn offer(&self, text: String) {
+    pub(super) fn offer(&self, text: String) {
         if let Some(queue) = &self.0 {
             let _ = queue.try_send(Outgoing::Interim(text));
         }
+    }
+}
+
+/// Room for one message.
+pub(super) struct Room<'a>(mpsc::Permit<'a, Outgoing>);
+
+impl Room<'_> {
+    /// Puts the message in.
+    pub(super) fn send(self, text: String) {
+        self.0.send(Outgoing::Interim(text));
     }
 }
 

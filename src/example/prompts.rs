@@ -4,9 +4,12 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
+use super::call::Call;
 use super::message::RpcError;
 use super::resources::Contents;
 use super::revision::Revision;
+use super::service;
+use super::tools::ToolError;
 
 /// A prompt's definition.
 #[derive(Clone, Debug)]
@@ -56,6 +59,30 @@ impl Prompt {
         }
         Ok(())
     }
+}
+
+/// Fills in the prompt that `params` of a `prompts/get` name. `None` if the call was cancelled.
+pub(super) async fn run(call: &Call, params: &Value) -> Option<Result<Value, RpcError>> {
+    match get(call, params).await {
+        Ok(result) | Err(ToolError::Asks(result)) => Some(Ok(result)),
+        Err(ToolError::Cancelled) => None,
+        Err(ToolError::Protocol(error)) => Some(Err(error)),
+        Err(ToolError::Unknown) => Some(Err(RpcError::params("unknown prompt"))),
+        Err(ToolError::Arguments(why) | ToolError::Failed(why)) => Some(Err(RpcError::params(why))),
+    }
+}
+
+async fn get(call: &Call, params: &Value) -> Result<Value, ToolError> {
+    let name = service::text(params, "name")?;
+    let content = &call.server.content;
+    let prompts = content.prompts();
+    let prompt = prompts.iter().find(|prompt| prompt.name == name);
+    let prompt = prompt.ok_or_else(|| RpcError::params(format!("unknown prompt: {name}")))?;
+    let empty = Map::new();
+    let arguments = params.get("arguments").and_then(Value::as_object).unwrap_or(&empty);
+    prompt.check(arguments)?;
+    let messages = content.prompt(call, name, arguments).await?;
+    Ok(json!({"description": prompt.description, "messages": messages}))
 }
 
 /// The value of an argument, or a default.

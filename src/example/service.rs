@@ -1,21 +1,24 @@
 //! The MCP server itself: what it holds, who is connected, and the answer to every method but
-//! `tools/call`, which may take its time and is in [`super::call`].
+//! `tools/call` and `prompts/get`, which may take their time and are in [`super::call`].
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::completion;
 use super::content::Content;
-use super::message::{RESOURCE_NOT_FOUND, RpcError, print_notification};
+use super::message::{INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError, print_notification};
+use super::modern::Listeners;
 use super::outbox::Standing;
 use super::page;
-use super::revision::Revision;
+use super::revision::{Offered, Revision};
+use super::seal::Sealer;
 use super::session::{Agreed, Session};
+use super::tasks::Tasks;
 
 /// Levels of log messages, from the chattiest on.
 pub(super) const LOG_LEVELS: [&str; 8] =
@@ -23,33 +26,49 @@ pub(super) const LOG_LEVELS: [&str; 8] =
 /// Index of the level that holds until the client sets one: info.
 pub(super) const DEFAULT_LOG_LEVEL: usize = 1;
 
-/// The server behind all its sessions.
+/// The server behind all its clients.
 pub(super) struct Server {
     pub(super) content: Content,
-    /// The newest revision offered; all older ones are, too.
-    pub(super) newest: Revision,
+    pub(super) offered: Offered,
     /// Entries on one page of a list.
     pub(super) page_size: usize,
     /// Whether sessions last, so that changes can be told to them.
     pub(super) lasting: bool,
-    /// Fires when the server ends.
+    /// Fires when clients are to be let go: streams that have no end of their own end.
+    pub(super) ending: CancellationToken,
+    /// Fires when the server ends; whatever still runs stops.
     pub(super) stop: CancellationToken,
+    /// Who hears of changes without a session.
+    pub(super) listeners: Listeners,
+    pub(super) tasks: Tasks,
+    pub(super) sealer: Sealer,
     live: Mutex<HashMap<u64, Weak<Session>>>,
     serials: AtomicU64,
 }
 
 impl Server {
-    /// A server with this content and no session.
-    pub(super) fn new(content: Content, newest: Revision, page_size: usize, lasting: bool) -> Self {
+    /// A server with this content and no client.
+    pub(super) fn new(content: Content, offered: Offered, page_size: usize, lasting: bool) -> Self {
+        let stop = CancellationToken::new();
         Self {
             content,
-            newest,
+            offered,
             page_size,
             lasting,
-            stop: CancellationToken::new(),
+            ending: stop.child_token(),
+            tasks: Tasks::new(stop.child_token()),
+            stop,
+            listeners: Listeners::default(),
+            sealer: Sealer::new(),
             live: Mutex::default(),
             serials: AtomicU64::new(0),
         }
+    }
+
+    /// The newest revision that a session can have. Where none is offered, no session gets so far
+    /// as to have one.
+    pub(super) fn newest(&self) -> Revision {
+        self.offered.legacy().unwrap_or(Revision::NEWEST_LEGACY)
     }
 
     /// Opens a session that hears of changes until it is dropped.
@@ -72,13 +91,16 @@ impl Server {
         self.live.lock().remove(&serial);
     }
 
-    /// Tells all sessions but one of a change, if they want to know.
-    pub(super) fn tell_others(&self, but: &Session, change: &Change, text: &str) {
+    /// Tells everyone but one session of a change, if they want to know.
+    pub(super) fn tell_others(&self, but: Option<&Session>, change: &Change) {
+        self.listeners.tell(change);
+        let but = but.map(Session::serial);
+        let text = change.print();
         // Collected first: the last owner of a session takes this lock when it lets go.
         let live: Vec<Arc<Session>> = self.live.lock().values().filter_map(Weak::upgrade).collect();
         for session in live {
-            if session.serial() != but.serial() && session.wants(change) {
-                session.standing.tell(text.to_owned());
+            if Some(session.serial()) != but && session.wants(change) {
+                session.standing.tell(text.clone());
             }
         }
     }
@@ -98,134 +120,142 @@ pub(super) enum Change {
 }
 
 impl Change {
+    /// The notification's method.
+    pub(super) fn method(&self) -> &'static str {
+        match self {
+            Self::Tools => "notifications/tools/list_changed",
+            Self::Prompts => "notifications/prompts/list_changed",
+            Self::Resources => "notifications/resources/list_changed",
+            Self::Updated(_) => "notifications/resources/updated",
+        }
+    }
+
     /// The notification.
     pub(super) fn print(&self) -> String {
-        let (method, params) = match self {
-            Self::Tools => ("notifications/tools/list_changed", Value::Null),
-            Self::Prompts => ("notifications/prompts/list_changed", Value::Null),
-            Self::Resources => ("notifications/resources/list_changed", Value::Null),
-            Self::Updated(uri) => ("notifications/resources/updated", json!({"uri": uri})),
+        let params = match self {
+            Self::Updated(uri) => json!({"uri": uri}),
+            _ => Value::Null,
         };
-        print_notification(method, params)
+        print_notification(self.method(), params)
     }
 }
 
-/// Answers a request, other than `tools/call`.
+/// Answers a request of a session, other than those that may take their time.
 pub(super) fn answer(session: &Session, method: &str, params: &Value) -> Result<Value, RpcError> {
-    let answer: fn(&Session, &Value) -> Result<Value, RpcError> = match method {
+    let answered = match method {
         "initialize" => return initialize(session, params),
         "ping" => return Ok(json!({})),
-        "tools/list" => list_tools,
-        "prompts/list" => list_prompts,
-        "prompts/get" => get_prompt,
-        "resources/list" => list_resources,
-        "resources/templates/list" => list_templates,
-        "resources/read" => read_resource,
-        "resources/subscribe" if session.server.lasting => subscribe,
-        "resources/unsubscribe" if session.server.lasting => unsubscribe,
-        "completion/complete" => completion::complete,
-        "logging/setLevel" => set_level,
-        _ => return Err(RpcError::no_method(method)),
+        "resources/subscribe" if session.server.lasting => None,
+        "resources/unsubscribe" if session.server.lasting => None,
+        "logging/setLevel" => None,
+        _ => {
+            let found = look_up(&session.server, session.revision(), method, params);
+            Some(found.ok_or_else(|| RpcError::no_method(method))?)
+        }
     };
     session.check_open()?;
-    answer(session, params)
+    answered.unwrap_or_else(|| change(session, method, params))
+}
+
+/// Answers what changes a session.
+fn change(session: &Session, method: &str, params: &Value) -> Result<Value, RpcError> {
+    match method {
+        "resources/subscribe" => subscribe(session, params)?,
+        "resources/unsubscribe" => session.unsubscribe(text(params, "uri")?),
+        _ => session.set_log_level(log_level(text(params, "level")?)?),
+    }
+    Ok(json!({}))
+}
+
+/// Answers what clients of every revision look up; `None` for any other method.
+pub(super) fn look_up(
+    server: &Server,
+    revision: Revision,
+    method: &str,
+    params: &Value,
+) -> Option<Result<Value, RpcError>> {
+    let content = &server.content;
+    let list = |name, member, entries| page::cut(name, member, entries, params, server.page_size);
+    Some(match method {
+        "tools/list" => {
+            let tools = content.tools().into_iter().map(|tool| tool.to_value(revision));
+            list("tools", "tools", tools.collect())
+        }
+        "prompts/list" => {
+            let prompts = content.prompts().into_iter().map(|prompt| prompt.to_value(revision));
+            list("prompts", "prompts", prompts.collect())
+        }
+        "resources/list" => {
+            let resources = content.resources().into_iter().map(|one| one.to_value(revision));
+            list("resources", "resources", resources.collect())
+        }
+        "resources/templates/list" => {
+            let templates = content.templates().iter().map(|one| one.to_value(revision));
+            list("templates", "resourceTemplates", templates.collect())
+        }
+        "resources/read" => read_resource(content, revision, params),
+        "completion/complete" => completion::complete(content, params),
+        _ => return None,
+    })
 }
 
 fn initialize(session: &Session, params: &Value) -> Result<Value, RpcError> {
     let wish = text(params, "protocolVersion")?;
     let server = &session.server;
-    let revision = Revision::negotiate(wish, server.newest);
+    let revision = Revision::negotiate(wish, server.newest());
     let capabilities = params.get("capabilities").cloned().unwrap_or_else(|| json!({}));
     if server.lasting {
         session.agree(Agreed { revision, capabilities })?;
     }
-    let mut info = json!({"name": server.content.name(), "version": env!("CARGO_PKG_VERSION")});
-    if revision >= Revision::V2025_06_18 {
-        info["title"] = json!(server.content.title());
-    }
-    let lasting = server.lasting;
-    let mut capabilities = json!({
-        "logging": {},
-        "tools": {"listChanged": lasting},
-        "prompts": {"listChanged": lasting},
-        "resources": {"subscribe": lasting, "listChanged": lasting},
-    });
-    if revision >= Revision::V2025_03_26 {
-        capabilities["completions"] = json!({});
-    }
     Ok(json!({
         "protocolVersion": revision.as_str(),
-        "capabilities": capabilities,
-        "serverInfo": info,
+        "capabilities": capabilities_of(server.lasting, revision),
+        "serverInfo": info(server, revision),
         "instructions": server.content.instructions(),
     }))
 }
 
-fn list_tools(session: &Session, params: &Value) -> Result<Value, RpcError> {
-    let revision = session.revision();
-    let tools = session.server.content.tools();
-    let tools = tools.iter().map(|tool| tool.to_value(revision)).collect();
-    page::cut("tools", "tools", tools, params, session.server.page_size)
+/// The server's capabilities for a client of this revision; `changes` says whether it will hear of
+/// such.
+pub(super) fn capabilities_of(changes: bool, revision: Revision) -> Value {
+    let mut capabilities = json!({
+        "logging": {},
+        "tools": {"listChanged": changes},
+        "prompts": {"listChanged": changes},
+        "resources": {"subscribe": changes, "listChanged": changes},
+    });
+    if revision >= Revision::V2025_03_26 {
+        capabilities["completions"] = json!({});
+    }
+    capabilities
 }
 
-fn list_prompts(session: &Session, params: &Value) -> Result<Value, RpcError> {
-    let revision = session.revision();
-    let prompts = session.server.content.prompts();
-    let prompts = prompts.iter().map(|prompt| prompt.to_value(revision)).collect();
-    page::cut("prompts", "prompts", prompts, params, session.server.page_size)
+/// Who the server is.
+pub(super) fn info(server: &Server, revision: Revision) -> Value {
+    let mut info = json!({"name": server.content.name(), "version": env!("CARGO_PKG_VERSION")});
+    if revision >= Revision::V2025_06_18 {
+        info["title"] = json!(server.content.title());
+    }
+    info
 }
 
-fn list_resources(session: &Session, params: &Value) -> Result<Value, RpcError> {
-    let revision = session.revision();
-    let resources = session.server.content.resources();
-    let resources = resources.iter().map(|resource| resource.to_value(revision)).collect();
-    page::cut("resources", "resources", resources, params, session.server.page_size)
-}
-
-fn list_templates(session: &Session, params: &Value) -> Result<Value, RpcError> {
-    let revision = session.revision();
-    let templates = session.server.content.templates();
-    let templates = templates.iter().map(|template| template.to_value(revision)).collect();
-    page::cut("templates", "resourceTemplates", templates, params, session.server.page_size)
-}
-
-fn read_resource(session: &Session, params: &Value) -> Result<Value, RpcError> {
+fn read_resource(content: &Content, revision: Revision, params: &Value) -> Result<Value, RpcError> {
     let uri = text(params, "uri")?;
-    let contents = session.server.content.read(uri).ok_or_else(|| no_resource(uri))?;
+    let contents = content.read(uri).ok_or_else(|| no_resource(uri, revision))?;
     Ok(json!({"contents": [contents.to_value()]}))
 }
 
-fn get_prompt(session: &Session, params: &Value) -> Result<Value, RpcError> {
-    let name = text(params, "name")?;
-    let content = &session.server.content;
-    let prompts = content.prompts();
-    let prompt = prompts.iter().find(|prompt| prompt.name == name);
-    let prompt = prompt.ok_or_else(|| RpcError::params(format!("unknown prompt: {name}")))?;
-    let empty = Map::new();
-    let arguments = params.get("arguments").and_then(Value::as_object).unwrap_or(&empty);
-    prompt.check(arguments)?;
-    let messages = content.prompt(name, arguments)?;
-    Ok(json!({"description": prompt.description, "messages": messages}))
-}
-
-fn subscribe(session: &Session, params: &Value) -> Result<Value, RpcError> {
+fn subscribe(session: &Session, params: &Value) -> Result<(), RpcError> {
     let uri = text(params, "uri")?;
-    session.server.content.read(uri).ok_or_else(|| no_resource(uri))?;
-    session.subscribe(uri)?;
-    Ok(json!({}))
+    let found = session.server.content.read(uri);
+    found.ok_or_else(|| no_resource(uri, session.revision()))?;
+    session.subscribe(uri)
 }
 
-fn unsubscribe(session: &Session, params: &Value) -> Result<Value, RpcError> {
-    session.unsubscribe(text(params, "uri")?);
-    Ok(json!({}))
-}
-
-fn set_level(session: &Session, params: &Value) -> Result<Value, RpcError> {
-    let name = text(params, "level")?;
+/// The index of a level of log messages.
+pub(super) fn log_level(name: &str) -> Result<usize, RpcError> {
     let level = LOG_LEVELS.iter().position(|level| *level == name);
-    let level = level.ok_or_else(|| RpcError::params(format!("unknown log level: {name}")))?;
-    session.set_log_level(level);
-    Ok(json!({}))
+    level.ok_or_else(|| RpcError::params(format!("unknown log level: {name}")))
 }
 
 /// A required member that must be a string.
@@ -234,7 +264,8 @@ pub(super) fn text<'a>(params: &'a Value, name: &str) -> Result<&'a str, RpcErro
 }
 
 /// The error for a URI that leads nowhere.
-pub(super) fn no_resource(uri: &str) -> RpcError {
+fn no_resource(uri: &str, revision: Revision) -> RpcError {
+    let code = if revision >= Revision::MODERN { INVALID_PARAMS } else { RESOURCE_NOT_FOUND };
     let data = Some(json!({"uri": uri}));
-    RpcError { code: RESOURCE_NOT_FOUND, message: format!("unknown resource: {uri}"), data }
+    RpcError { code, message: format!("unknown resource: {uri}"), data }
 }

@@ -19,6 +19,8 @@ use super::message::{
     print_result,
 };
 use super::outbox::{Outbox, Standing};
+use super::question::Question;
+use super::resume::Broken;
 use super::revision::Revision;
 use super::service::{self, Change, Server};
 
@@ -57,6 +59,8 @@ pub(super) struct Session {
     pub(super) server: Arc<Server>,
     /// Where messages go that belong to no call.
     pub(super) standing: Standing,
+    /// Streams that clients may come back to.
+    pub(super) broken: Broken,
     closing: CancellationToken,
     state: Mutex<State>,
     running: Mutex<HashMap<u64, (Value, CancellationToken)>>,
@@ -80,6 +84,7 @@ impl Session {
             closing: server.stop.child_token(),
             server,
             standing,
+            broken: Broken::default(),
             state: Mutex::new(state),
             running: Mutex::default(),
             asks: Mutex::default(),
@@ -101,7 +106,7 @@ impl Session {
     /// The agreed revision, or what HTTP assumes without one.
     pub(super) fn revision(&self) -> Revision {
         let agreed = self.state.lock().agreed.as_ref().map(|agreed| agreed.revision);
-        agreed.unwrap_or(Revision::ASSUMED.min(self.server.newest))
+        agreed.unwrap_or(Revision::ASSUMED.min(self.server.newest()))
     }
 
     /// How errors without an id are spelled in this session.
@@ -109,11 +114,10 @@ impl Session {
         if self.revision() >= Revision::V2025_11_25 { NoId::Absent } else { NoId::Null }
     }
 
-    /// A declared capability of the client, such as `/elicitation`.
-    pub(super) fn client_can(&self, pointer: &str) -> bool {
+    /// Whether the client declared what this question needs.
+    pub(super) fn may_be_asked(&self, question: &Question) -> bool {
         let state = self.state.lock();
-        let agreed = state.agreed.as_ref();
-        agreed.and_then(|agreed| agreed.capabilities.pointer(pointer)).is_some_and(Value::is_object)
+        state.agreed.as_ref().is_some_and(|agreed| question.suits(&agreed.capabilities))
     }
 
     /// Takes what came in one piece. An array is answered by an array.
@@ -121,8 +125,7 @@ impl Session {
         match piece {
             Piece::One(incoming) => self.take(incoming, outbox),
             Piece::Many(_) if !self.revision().has_batches() => {
-                let why = RpcError::new(INVALID_REQUEST, "this revision of MCP has no batches");
-                Reply::Now(print_error(None, self.no_id(), &why))
+                Reply::Now(print_error(None, self.no_id(), &RpcError::no_batches()))
             }
             Piece::Many(many) => {
                 join(many.into_iter().map(|one| self.take_in_batch(one, outbox)).collect())
@@ -143,7 +146,9 @@ impl Session {
     /// Takes one message; what the call sends on its way goes into `outbox`.
     pub(super) fn take(self: &Arc<Self>, incoming: Incoming, outbox: &Outbox) -> Reply {
         match incoming {
-            Incoming::Request(request) if request.method == "tools/call" => {
+            Incoming::Request(request)
+                if ["tools/call", "prompts/get"].contains(&request.method.as_str()) =>
+            {
                 self.take_call(request, outbox)
             }
             Incoming::Request(request) => {
@@ -170,11 +175,12 @@ impl Session {
         let opened = self.check_open().and_then(|()| self.enter(&request.id));
         match opened {
             Ok(slot) => {
-                let Request { id, params, .. } = request;
-                let call = Call::new(Arc::clone(self), slot, outbox.clone(), &params);
+                let Request { id, method, params } = request;
+                let session = Arc::clone(self);
+                let call = Call::in_session(Arc::clone(self), slot, outbox.clone(), &params);
                 Reply::Later(Box::pin(async move {
-                    let outcome = call.run(&params).await?;
-                    Some(call.session.print(&id, outcome))
+                    let outcome = call.run(&method, &params).await?;
+                    Some(session.print(&id, outcome))
                 }))
             }
             Err(why) => Reply::Now(self.print(&request.id, Err(why))),

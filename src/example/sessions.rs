@@ -56,8 +56,14 @@ pub(super) struct Tap {
 }
 
 impl Events for Tap {
-    fn queue(&mut self) -> Option<&mut mpsc::Receiver<Outgoing>> {
-        self.events.as_mut()
+    async fn next(&mut self) -> Option<Outgoing> {
+        let ending = &self.entry.session.server.ending;
+        // Both are cancel-safe.
+        tokio::select! {
+            biased;
+            message = self.events.as_mut()?.recv() => message,
+            () = ending.cancelled() => None,
+        }
     }
 }
 
@@ -124,7 +130,7 @@ impl Sessions {
 }
 
 /// 128 random bits in hexadecimal; `None` if the system has no randomness to give.
-fn random_id() -> Option<String> {
+pub(super) fn random_id() -> Option<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).ok()?;
     Some(bytes.iter().fold(String::with_capacity(32), |mut id, byte| {
@@ -137,11 +143,11 @@ fn random_id() -> Option<String> {
 mod tests {
     use super::super::Kind;
     use super::super::content::Content;
-    use super::super::revision::Revision;
+    use super::super::revision::Offered;
     use super::*;
 
     fn server() -> Arc<Server> {
-        Arc::new(Server::new(Content::new(Kind::Files), Revision::V2025_11_25, 50, true))
+        Arc::new(Server::new(Content::new(Kind::Files), Offered::All, 50, true))
     }
 
     #[tokio::test(start_paused = true)]

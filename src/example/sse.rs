@@ -15,17 +15,20 @@ use super::outbox::Outgoing;
 
 /// After this long a silence, a comment is sent, so that nothing between here and the client
 /// believes the connection dead.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// How long a client is to wait before it comes back to a broken stream.
+const RETRY_MS: u64 = 100;
 
 /// Where events come from. Implemented by queues, and by what owns one for a while.
 pub(super) trait Events: Send + 'static {
-    /// The queue to read.
-    fn queue(&mut self) -> Option<&mut mpsc::Receiver<Outgoing>>;
+    /// The next message; `None` at the end. Nothing is lost when this is dropped half-way.
+    fn next(&mut self) -> impl Future<Output = Option<Outgoing>> + Send;
 }
 
 impl Events for mpsc::Receiver<Outgoing> {
-    fn queue(&mut self) -> Option<&mut mpsc::Receiver<Outgoing>> {
-        Some(self)
+    async fn next(&mut self) -> Option<Outgoing> {
+        self.recv().await
     }
 }
 
@@ -47,11 +50,10 @@ pub(super) fn body<E: Events>(
 }
 
 async fn next<E: Events>(events: &mut E, closing: &CancellationToken) -> Option<Bytes> {
-    let queue = events.queue()?;
     // All branches are cancel-safe. What waits in the queue goes out before the end does.
     tokio::select! {
         biased;
-        message = queue.recv() => message.map(event),
+        message = events.next() => message.map(event),
         () = closing.cancelled() => None,
         () = tokio::time::sleep(KEEP_ALIVE) => Some(Bytes::from_static(b": keep-alive\n\n")),
     }
@@ -59,7 +61,13 @@ async fn next<E: Events>(events: &mut E, closing: &CancellationToken) -> Option<
 
 /// Messages are printed without line ends, so one `data` line is enough.
 fn event(message: Outgoing) -> Bytes {
-    Bytes::from(format!("event: message\ndata: {}\n\n", message.into_text()))
+    Bytes::from(match message {
+        Outgoing::Interim(text) | Outgoing::Answer(text) => {
+            format!("event: message\ndata: {text}\n\n")
+        }
+        Outgoing::Break => ": unbroken\n\n".to_owned(),
+        Outgoing::Broken(id) => format!("id: {id}\nretry: {RETRY_MS}\ndata:\n\n"),
+    })
 }
 
 /// A whole stream of one event, for an answer that is there already.

@@ -8,8 +8,10 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWrite
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::message::{PARSE_ERROR, Piece, print_error};
+use super::message::{Incoming, NoId, PARSE_ERROR, Piece, print_error};
+use super::modern::{Era, Line};
 use super::outbox::{Outbox, Outgoing, QUEUE, Standing};
+use super::revision::Offered;
 use super::service::Server;
 use super::session::{Reply, Session};
 
@@ -29,42 +31,74 @@ pub(super) async fn serve(
     let (queue, outgoing) = mpsc::channel(QUEUE);
     let mut tasks = JoinSet::new();
     tasks.spawn(write(outgoing, output));
-    let session = server.open(Standing::line(queue.clone()));
+    let client = Client {
+        session: server.open(Standing::line(queue.clone())),
+        line: Line::new(server),
+        offered: server.offered,
+    };
     let mut calls = JoinSet::new();
     let mut lines = Lines::new(BufReader::new(input));
     let ended = loop {
         // Both are cancel-safe: a line half read stays in `lines`.
         tokio::select! {
             line = lines.next() => match line {
-                Ok(Some(line)) => take(&session, &line, &queue, &mut calls).await,
+                Ok(Some(line)) => take(&client, &line, &queue, &mut calls).await,
                 Ok(None) => break Ok(()),
                 Err(why) => break Err(why),
             },
             _ = tasks.join_next() => return Ok(()),
         }
     };
-    session.hang_up();
+    client.session.hang_up();
+    server.ending.cancel();
     let finished = async { while calls.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(GRACE, finished).await;
     calls.shutdown().await;
     // With the last sender gone, the writer ends once all is written.
-    drop((session, queue));
+    drop((client, queue));
     let _ = tokio::time::timeout(GRACE, tasks.join_next()).await;
     ended
 }
 
+/// Who is at the other end: a session, once it has opened one, and requests that stand alone.
+struct Client {
+    session: Arc<Session>,
+    line: Line,
+    offered: Offered,
+}
+
+impl Client {
+    /// Takes what came in one piece.
+    fn take(&self, piece: Piece, outbox: &Outbox) -> Reply {
+        if let Piece::One(Incoming::Notification { method, params }) = &piece
+            && method == "notifications/cancelled"
+        {
+            self.line.cancel(&params["requestId"]);
+        }
+        match Era::of(self.offered, None, &piece) {
+            Era::Legacy => self.session.take_piece(piece, outbox),
+            Era::Modern => self.line.take(piece, outbox),
+        }
+    }
+
+    /// How errors without an id are spelled.
+    fn no_id(&self) -> NoId {
+        if self.offered.legacy().is_some() { self.session.no_id() } else { NoId::Absent }
+    }
+}
+
 /// Takes one line. Lines that are not JSON are noise and ignored.
 async fn take(
-    session: &Arc<Session>,
+    client: &Client,
     line: &[u8],
     queue: &mpsc::Sender<Outgoing>,
     calls: &mut JoinSet<()>,
 ) {
     while calls.try_join_next().is_some() {}
     let reply = match Piece::read(line) {
-        Ok(piece) => session.take_piece(piece, &Outbox::into(queue.clone())),
+        Ok(piece) => client.take(piece, &Outbox::into(queue.clone())),
         Err(why) if why.code == PARSE_ERROR => Reply::Nothing,
-        Err(why) => Reply::Now(print_error(None, session.no_id(), &why)),
+        Err(why) => Reply::Now(print_error(None, client.no_id(), &why)),
     };
     match reply {
         Reply::Nothing => {}
@@ -91,8 +125,10 @@ async fn write(
     while let Some(first) = outgoing.recv().await {
         let mut next = Some(first);
         while let Some(message) = next {
-            buffer.extend_from_slice(message.into_text().as_bytes());
-            buffer.push(b'\n');
+            if let Some(text) = message.into_text() {
+                buffer.extend_from_slice(text.as_bytes());
+                buffer.push(b'\n');
+            }
             next = if buffer.len() < MAX_WRITE { outgoing.try_recv().ok() } else { None };
         }
         output.write_all(&buffer).await?;

@@ -109,6 +109,16 @@ pub(super) enum ToolError {
     Failed(String),
     /// The call was cancelled; nobody waits.
     Cancelled,
+    /// The client has to answer something first; this is the result that asks.
+    Asks(Value),
+    /// An error of the protocol, not for the model.
+    Protocol(RpcError),
+}
+
+impl From<RpcError> for ToolError {
+    fn from(error: RpcError) -> Self {
+        Self::Protocol(error)
+    }
 }
 
 /// A tool's result.
@@ -165,10 +175,12 @@ pub(super) async fn run(call: &Call, params: &Value) -> Option<Result<Value, Rpc
         Some(Value::Object(arguments)) => arguments,
         Some(_) => return Some(Err(RpcError::params("arguments must be an object"))),
     };
-    let content = &call.session.server.content;
+    let content = &call.server.content;
     let result = match content.call(call, name, Arguments(arguments)).await {
         Ok(result) => result,
         Err(ToolError::Cancelled) => return None,
+        Err(ToolError::Asks(result)) => return Some(Ok(result)),
+        Err(ToolError::Protocol(error)) => return Some(Err(error)),
         Err(ToolError::Unknown) => {
             return Some(Err(RpcError::params(format!("unknown tool: {name}"))));
         }
@@ -219,6 +231,16 @@ impl<'a> Arguments<'a> {
         whole.filter(|whole| *whole <= most).ok_or_else(|| {
             ToolError::Arguments(format!("{name} must be a whole number from 0 to {most}"))
         })
+    }
+
+    /// An optional truth value.
+    pub(super) fn flag_or(self, name: &str, default: bool) -> Result<bool, ToolError> {
+        match self.given(name) {
+            None => Ok(default),
+            Some(value) => value
+                .as_bool()
+                .ok_or_else(|| ToolError::Arguments(format!("{name} must be true or false"))),
+        }
     }
 
     /// An optional whole number from 0 to `most`.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Number, Value, json};
 
 use super::super::call::Call;
+use super::super::question::{Question, fields};
 use super::super::resources::{LOGO_PNG, TONE_WAV};
 use super::super::revision::Revision;
 use super::super::tools::{Arguments, Effect, Tool, ToolError, ToolResult, nothing, object};
@@ -96,13 +97,10 @@ async fn log_something(call: &Call, arguments: Arguments<'_>) -> Result<ToolResu
 
 async fn summarize(call: &Call, arguments: Arguments<'_>) -> Result<ToolResult, ToolError> {
     let text = arguments.text("text")?;
-    let question = format!("Summarize in one sentence:\n\n{text}");
-    let params = json!({
-        "messages": [{"role": "user", "content": {"type": "text", "text": question}}],
-        "systemPrompt": "You write short summaries.",
-        "maxTokens": 200,
-    });
-    let result = call.ask("/sampling", "sampling/createMessage", params).await?;
+    let text = format!("Summarize in one sentence:\n\n{text}");
+    let mut question = Question::sample("summary", &text, 200);
+    question.params["systemPrompt"] = json!("You write short summaries.");
+    let result = call.ask(question).await?;
     // One block, or since 2025-11-25 possibly several.
     let blocks = match &result["content"] {
         Value::Array(blocks) => blocks.as_slice(),
@@ -117,18 +115,14 @@ async fn summarize(call: &Call, arguments: Arguments<'_>) -> Result<ToolResult, 
 
 async fn ask_user(call: &Call, arguments: Arguments<'_>) -> Result<ToolResult, ToolError> {
     let message = arguments.text_or("message", "What should the note be called?")?;
-    let params = json!({
-        "message": message,
-        "requestedSchema": {
-            "type": "object",
-            "properties": {
-                "title": {"type": "string", "title": "Title", "minLength": 1, "maxLength": 80},
-                "pinned": {"type": "boolean", "title": "Keep it on top", "default": false},
-            },
-            "required": ["title"],
-        },
-    });
-    let result = call.ask("/elicitation", "elicitation/create", params).await?;
+    let schema = fields(
+        json!({
+            "title": {"type": "string", "title": "Title", "minLength": 1, "maxLength": 80},
+            "pinned": {"type": "boolean", "title": "Keep it on top", "default": false},
+        }),
+        &["title"],
+    );
+    let result = call.ask(Question::form("title", message, schema)).await?;
     match result["action"].as_str() {
         Some("accept") => Ok(ToolResult::text(format!("accept: {}", result["content"]))),
         Some(action @ ("decline" | "cancel")) => Ok(ToolResult::text(action)),
@@ -137,7 +131,7 @@ async fn ask_user(call: &Call, arguments: Arguments<'_>) -> Result<ToolResult, T
 }
 
 async fn list_roots(call: &Call) -> Result<ToolResult, ToolError> {
-    let result = call.ask("/roots", "roots/list", Value::Null).await?;
+    let result = call.ask(Question::roots("roots")).await?;
     let roots = result["roots"].as_array().map(Vec::as_slice).unwrap_or_default();
     let uris: Vec<&str> = roots.iter().filter_map(|root| root["uri"].as_str()).collect();
     Ok(ToolResult::text(if uris.is_empty() { "no roots".to_owned() } else { uris.join("\n") }))

@@ -2,6 +2,7 @@
 
 mod demo;
 mod prompts;
+mod report;
 mod resources;
 mod store;
 mod tools;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use super::tasks::Job;
 use store::Store;
 
 /// How often `grow` may be called.
@@ -26,6 +28,11 @@ impl Notes {
     /// The notes of the start.
     pub(super) fn seeded() -> Self {
         Self { store: Mutex::new(Store::seeded()), grown: AtomicUsize::new(0) }
+    }
+
+    /// How a tool becomes a task, if it is a long job.
+    pub(super) fn job(name: &str) -> Option<Job> {
+        (name == report::NAME).then_some(Job::Optional)
     }
 
     /// How much has grown.

@@ -9,7 +9,7 @@ use super::super::echo;
 use super::super::service::Change;
 use super::super::tools::{Arguments, Effect, Tool, ToolError, ToolResult, nothing, object};
 use super::resources::note_uri;
-use super::{Notes, demo, grown_name};
+use super::{Notes, demo, grown_name, report};
 
 impl Notes {
     /// All tools of this kind.
@@ -18,7 +18,8 @@ impl Notes {
             name: Cow::Owned(grown_name(n)),
             ..Tool::new("", "A grown tool", Effect::Reads, "Grown while the server ran", nothing())
         });
-        note_tools().into_iter().chain([echo::tool()]).chain(demo::tools()).chain(grown).collect()
+        let fixed = note_tools().into_iter().chain([report::tool(), echo::tool()]);
+        fixed.chain(demo::tools()).chain(grown).collect()
     }
 
     /// Runs a tool.
@@ -35,6 +36,7 @@ impl Notes {
             "note_delete" => self.delete(call, arguments).await,
             "stats" => Ok(ToolResult::structured(self.stats())),
             "grow" => self.grow_one(call).await,
+            report::NAME => self.report(call, arguments).await,
             "echo" => echo::run(arguments),
             _ if self.has_grown(name) => Ok(ToolResult::text(format!("{name} says hello"))),
             _ => demo::run(call, name, arguments).await,

@@ -1,5 +1,10 @@
 //! The server over loopback sockets.
 
+mod modern;
+mod rounds;
+mod suite;
+mod tasks;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,7 +18,7 @@ use tokio::task::JoinSet;
 
 use super::super::content::Content;
 use super::super::http::{self, Http};
-use super::super::revision::Revision;
+use super::super::revision::Offered;
 use super::super::service::Server;
 use super::super::{Answers, Kind};
 use super::{hello, notification, parse, request, tool};
@@ -61,7 +66,15 @@ impl<'a> Ask<'a> {
 
 impl Web {
     async fn start(answers: Answers, lasting: bool) -> Self {
-        let server = Server::new(Content::new(Kind::Notes), Revision::V2025_11_25, 50, lasting);
+        let server = Server::new(Content::new(Kind::Notes), Offered::All, 50, lasting);
+        Self::serve(server, answers).await
+    }
+
+    async fn of(kind: Kind, offered: Offered) -> Self {
+        Self::serve(Server::new(Content::new(kind), offered, 50, true), Answers::Auto).await
+    }
+
+    async fn serve(server: Server, answers: Answers) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let http = Arc::new(Http::new(Arc::new(server), answers, address.ip()));

@@ -8,6 +8,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use super::{Answers, ExampleArgs, Kind, Revision, run};
+use crate::mcp::meta;
 
 /// A request as text.
 fn request(id: u64, method: &str, params: Value) -> String {
@@ -26,6 +27,13 @@ fn hello(revision: &str) -> Value {
         "capabilities": {"sampling": {}, "elicitation": {}, "roots": {"listChanged": true}},
         "clientInfo": {"name": "test", "version": "1"},
     })
+}
+
+/// Parameters of a request of 2026-07-28 whose client has these capabilities.
+fn modern(mut params: Value, capabilities: Value) -> Value {
+    params["_meta"][meta::PROTOCOL_VERSION] = json!("2026-07-28");
+    params["_meta"][meta::CLIENT_CAPABILITIES] = capabilities;
+    params
 }
 
 /// Parameters of a `tools/call`.
@@ -57,12 +65,12 @@ fn options_that_do_not_go_together_are_refused() {
         "x --stdio --stateless",
         "x --stdio --answers sse",
         "x --stdio --page-size 0",
-        "x --stdio --revision 2026-07-28",
+        "x --stdio --revision 2026-07-29",
     ] {
         assert!(options(line).is_err(), "{line}");
     }
     let args = options("x --http localhost:0 --stateless --revision 2025-03-26").unwrap();
-    assert_eq!(args.revision, Revision::V2025_03_26);
+    assert_eq!(args.revision, Some(Revision::V2025_03_26));
     assert_eq!((args.kind, args.answers, args.page_size.get()), (Kind::Notes, Answers::Auto, 50));
 }
 

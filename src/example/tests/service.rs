@@ -9,15 +9,13 @@ use super::super::Kind;
 use super::super::content::Content;
 use super::super::message::Piece;
 use super::super::outbox::{Outbox, Outgoing, Standing};
-use super::super::revision::Revision;
+use super::super::revision::Offered;
 use super::super::service::Server;
 use super::super::session::{Reply, Session};
 use super::{hello, notification, parse, request, tool};
 
-const NEWEST: Revision = Revision::V2025_11_25;
-
 fn server(kind: Kind) -> Arc<Server> {
-    Arc::new(Server::new(Content::new(kind), NEWEST, 50, true))
+    Arc::new(Server::new(Content::new(kind), Offered::All, 50, true))
 }
 
 /// A client on a line to the server.
@@ -58,7 +56,12 @@ impl Client {
 
     /// Starts a call; its answer comes last among what comes.
     fn start(&mut self, id: u64, params: Value) {
-        match self.send(&request(id, "tools/call", params)) {
+        self.begin(id, "tools/call", params);
+    }
+
+    /// Starts what may take its time.
+    fn begin(&mut self, id: u64, method: &str, params: Value) {
+        match self.send(&request(id, method, params)) {
             Reply::Later(answer) => {
                 let queue = self.queue.clone();
                 tokio::spawn(async move {
@@ -73,13 +76,20 @@ impl Client {
     }
 
     async fn next(&mut self) -> Value {
-        parse(&self.incoming.recv().await.unwrap().into_text())
+        parse(&self.incoming.recv().await.unwrap().into_text().unwrap())
     }
 
     /// Runs a call that sends nothing on its way.
     async fn call(&mut self, name: &str, arguments: Value) -> Value {
         self.ids += 1;
         self.start(self.ids, tool(name, arguments));
+        self.next().await
+    }
+
+    /// The response to `prompts/get`.
+    async fn prompt(&mut self, params: Value) -> Value {
+        self.ids += 1;
+        self.begin(self.ids, "prompts/get", params);
         self.next().await
     }
 
@@ -382,7 +392,7 @@ async fn the_log_level_decides_what_is_sent() {
 async fn prompts_check_their_arguments_and_embed_resources() {
     let mut client = Client::ready(&server(Kind::Notes), "2025-11-25");
     let draft = json!({"name": "draft_note", "arguments": {"topic": "tea", "tone": "formal"}});
-    let answer = client.ask("prompts/get", draft);
+    let answer = client.prompt(draft).await;
     let text = answer["result"]["messages"][0]["content"]["text"].as_str().unwrap();
     assert!(text.contains("tea") && text.contains("formal"));
     for params in [
@@ -391,10 +401,10 @@ async fn prompts_check_their_arguments_and_embed_resources() {
         json!({"name": "review_note", "arguments": {"id": "9999"}}),
         json!({"name": "nothing"}),
     ] {
-        assert_eq!(client.ask("prompts/get", params)["error"]["code"], -32602);
+        assert_eq!(client.prompt(params).await["error"]["code"], -32602);
     }
     let review = json!({"name": "review_note", "arguments": {"id": "3"}});
-    let answer = client.ask("prompts/get", review);
+    let answer = client.prompt(review).await;
     let content = &answer["result"]["messages"][0]["content"];
     assert_eq!(content["resource"]["uri"], "notes://3");
 }

@@ -1,5 +1,7 @@
 //! The server on a pair of byte streams.
 
+mod modern;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -7,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, 
 use tokio::task::JoinHandle;
 
 use super::super::content::Content;
-use super::super::revision::Revision;
+use super::super::revision::Offered;
 use super::super::service::Server;
 use super::super::{Kind, stdio};
 use super::{hello, notification, parse, request, tool};
@@ -21,17 +23,20 @@ struct Client {
 
 impl Client {
     async fn start() -> Self {
-        let server = Server::new(Content::new(Kind::Notes), Revision::V2025_11_25, 50, true);
+        let mut client = Self::connect(Offered::All);
+        client.send(&request(0, "initialize", hello("2025-11-25"))).await;
+        assert_eq!(client.next().await.unwrap()["id"], 0);
+        client
+    }
+
+    fn connect(offered: Offered) -> Self {
+        let server = Server::new(Content::new(Kind::Notes), offered, 50, true);
         let (input, server_input) = duplex(4096);
         let (server_output, output) = duplex(4096);
         let server = Arc::new(server);
         let server =
             tokio::spawn(async move { stdio::serve(&server, server_input, server_output).await });
-        let mut client =
-            Self { input: Some(input), output: BufReader::new(output).lines(), server };
-        client.send(&request(0, "initialize", hello("2025-11-25"))).await;
-        assert_eq!(client.next().await.unwrap()["id"], 0);
-        client
+        Self { input: Some(input), output: BufReader::new(output).lines(), server }
     }
 
     async fn send(&mut self, line: &str) {
