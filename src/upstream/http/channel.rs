@@ -4,7 +4,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Method};
@@ -21,6 +21,9 @@ use crate::upstream::link::LinkContext;
 
 /// Bounds what is sent in the background: replies to questions, cancellations.
 const BACKGROUND: Duration = Duration::from_secs(3);
+/// How long after its call began a cancellation is sent: on another connection it could overtake the call, and would be
+/// about one that the upstream does not know.
+const BEHIND_ITS_CALL: Duration = Duration::from_millis(30);
 /// Longest session id that is accepted.
 const MAX_SESSION_ID: usize = 1024;
 
@@ -135,9 +138,16 @@ impl Channel {
 
     /// POSTs in the background, where nobody waits for the outcome.
     pub(super) fn deliver_later(self: &Arc<Self>, text: Chunks) {
+        self.deliver_after(Duration::ZERO, text);
+    }
+
+    fn deliver_after(self: &Arc<Self>, pause: Duration, text: Chunks) {
         let channel = Arc::clone(self);
         let Ok(runtime) = Handle::try_current() else { return };
         let deliver = async move {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
             if let Err(error) = channel.deliver(&text, &[], BACKGROUND).await {
                 tracing::debug!(upstream = %channel.context.name, %error, "a message was not taken");
             }
@@ -150,11 +160,12 @@ impl Channel {
         self.deliver_later(result_response(id, b"{}").into());
     }
 
-    /// Tells the upstream that the answer to request `id` is no longer wanted.
-    pub(super) fn cancel(self: &Arc<Self>, id: u64) {
+    /// Tells the upstream that the answer to request `id` is no longer wanted, which began at `begun`.
+    pub(super) fn cancel(self: &Arc<Self>, id: u64, begun: Instant) {
         let params = format!(r#"{{"requestId":{id},"reason":"the call was cancelled"}}"#);
         let message = Message::notification("notifications/cancelled", Some(params.as_bytes()));
-        self.deliver_later(message.text().clone().into());
+        let pause = BEHIND_ITS_CALL.saturating_sub(begun.elapsed());
+        self.deliver_after(pause, message.text().clone().into());
     }
 
     /// The verdict on a text as the outcome of request `id`.

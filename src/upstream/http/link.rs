@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode};
 
@@ -118,11 +118,10 @@ impl HttpLink {
     /// One request. Dropping the future, or a timeout, cancels it upstream.
     pub(in crate::upstream) async fn call(&self, call: &OutCall) -> Result<Message, Failed> {
         self.listener.revive(&self.channel);
-        let mut guard =
-            CancelGuard { channel: &self.channel, id: self.channel.mint(), armed: false };
+        let (channel, id, begun) = (&self.channel, self.channel.mint(), Instant::now());
+        let mut guard = CancelGuard { channel, id, begun, armed: false };
         let sleep = pin!(Timer::sleep(call.timeout, call.max_timeout));
         let mut timer = Timer::new(sleep, call.timeout, call.max_timeout);
-        let id = guard.id;
         let result = exchange(&self.channel, call, id, &mut timer, &mut guard.armed).await;
         if !matches!(result, Err(Failed::Call(CallError::Timeout { .. }))) {
             guard.armed = false;
@@ -166,6 +165,7 @@ impl HttpLink {
 struct CancelGuard<'a> {
     channel: &'a Arc<Channel>,
     id: u64,
+    begun: Instant,
     /// Whether the upstream may be working on it.
     armed: bool,
 }
@@ -173,7 +173,7 @@ struct CancelGuard<'a> {
 impl Drop for CancelGuard<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.channel.cancel(self.id);
+            self.channel.cancel(self.id, self.begun);
         }
     }
 }
