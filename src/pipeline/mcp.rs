@@ -191,20 +191,16 @@ async fn named<'a>(
     let name = message
         .member_str(Member::Name)
         .ok_or_else(|| invalid_params("Invalid params: name must be a string"))?;
-    let view = cx.route.lists.for_name(cx, kind, &name).await;
-    let target = match owned(cx, message, &view, &name, kind) {
-        Some(target) => Some(target),
-        None => match cx.route.lists.renewed(cx, kind).await {
-            Some(view) => owned(cx, message, &view, &name, kind),
-            None => None,
-        }
-        .or_else(|| passes(cx, &view, &name, kind)),
-    };
-    let what = if kind == ListKind::Tools { "tool" } else { "prompt" };
-    let target = target.ok_or_else(|| {
-        let name = Value::from(&*name).to_string();
-        Ended::Fault(Fault::new(Reason::InvalidParams, format!("Unknown {what}")).with(what, name))
-    })?;
+    let mut view = cx.route.lists.for_name(cx, kind, &name).await;
+    let mut target = owned(cx, message, &view, &name, kind);
+    if target.is_none()
+        && let Some(newer) = cx.route.lists.renewed(cx, kind).await
+    {
+        target = owned(cx, message, &newer, &name, kind);
+        view = newer;
+    }
+    let target = target.or_else(|| passes(cx, &view, &name, kind));
+    let target = target.ok_or_else(|| unknown(cx, &view, &name, kind))?;
     if let (Era::Modern, Some(params)) = (cx.session.era(), &target.params) {
         modern::params(message, params, &cx.repeated).map_err(Ended::Fault)?;
     }
@@ -227,6 +223,18 @@ async fn named<'a>(
         links::remember(cx, &answer.message, upstream);
     }
     Ok(restored(cx, message, id, &answer, wrapped))
+}
+
+/// A name that nobody owns. It may be that of an upstream which has not said yet what it lists: nobody knows.
+fn unknown(cx: &Context, view: &View, name: &str, kind: ListKind) -> Ended {
+    if let Some(backend) = view.unheard(&cx.route, name) {
+        let upstream = backend.upstream.name().as_str();
+        let text = format!("upstream {upstream} has not said yet which {} it has", kind.as_str());
+        return Ended::Fault(Fault::new(Reason::UpstreamUnavailable, text).at(upstream));
+    }
+    let what = if kind == ListKind::Tools { "tool" } else { "prompt" };
+    let fault = Fault::new(Reason::InvalidParams, format!("Unknown {what}"));
+    Ended::Fault(fault.with(what, Value::from(name).to_string()))
 }
 
 fn owned<'a>(

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::client::Streaming;
 use crate::fake::{Call, Fake, tool};
-use crate::gateway::{Setup, run};
+use crate::gateway::{Setup, closed_port, run};
+use crate::modern::Modern;
 
 /// All methods of notices that come until nothing new comes any more.
 async fn notices(stream: &mut Streaming, wanted: &[&str]) -> HashSet<String> {
@@ -243,4 +244,33 @@ async fn c063_what_an_upstream_refuses_is_told_and_not_made_an_empty_success() {
     assert!(!capabilities.contains(&&"resources".to_owned()), "{capabilities:?}");
     let completions: &Value = &client.hello["capabilities"]["completions"];
     assert!(completions.is_object(), "{capabilities:?}");
+}
+
+#[tokio::test]
+async fn c095_a_name_of_an_upstream_that_has_said_nothing_is_unavailable_and_not_unknown() {
+    let good = Fake::mcp(["x"]).start().await;
+    let (addr, _held) = closed_port();
+    let limits = "connect_timeout = \"1s\"\nlist_timeout = \"1s\"";
+    let gateway = Setup::new()
+        .fake("good", &good)
+        .upstream("down", &format!("url = \"http://{addr}/mcp\"\n{limits}"))
+        .mcp(&["good", "down"])
+        .start()
+        .await;
+    let (legacy, modern) = (gateway.mcp().await, Modern::new(gateway.http(), json!({})));
+    for _ in 0..2 {
+        let params = json!({"name": "down__y"});
+        let answers = [
+            legacy.request("tools/call", params.clone()).await,
+            legacy.request("prompts/get", params.clone()).await,
+            modern.request("tools/call", params).await,
+        ];
+        for answer in answers {
+            assert_eq!((answer.code(), answer.reason()), (-31004, "upstream_unavailable"));
+            assert_eq!(answer.json["error"]["data"]["upstream"], "down", "{}", answer.text);
+        }
+        assert_eq!(legacy.call("good__y", json!({})).await.code(), -32602);
+        assert_eq!(legacy.call("nobody__y", json!({})).await.code(), -32602);
+        assert_eq!(legacy.tools().await, ["good__x"]);
+    }
 }

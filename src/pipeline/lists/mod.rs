@@ -50,6 +50,8 @@ pub(super) struct View {
     pub(super) other: Arc<ToolMetrics>,
     /// Whether any upstream has said what it lists.
     known: bool,
+    /// The upstreams that had not, by their places in the route.
+    silent: SmallVec<[usize; 4]>,
     number: u64,
     epoch: u64,
     fresh_until: Instant,
@@ -71,6 +73,16 @@ pub(super) struct Page {
     pub(super) hints: Hints,
     /// Upstreams without which it was merged.
     pub(super) missing: Vec<String>,
+}
+
+impl View {
+    /// The upstream that would own a public name by its prefix, if it had not said yet what it lists.
+    pub(super) fn unheard<'a>(&self, route: &'a McpRoute, name: &str) -> Option<&'a Arc<Backend>> {
+        let mut silent = self.silent.iter().filter_map(|index| route.backends.get(*index));
+        let owns =
+            |backend: &&Arc<Backend>| Naming::can_own(backend.upstream.name().as_str(), name);
+        silent.find(owns).filter(|_| route.naming == Naming::Prefixed)
+    }
 }
 
 type CellKey = (usize, Audience, ListKind);
@@ -421,6 +433,7 @@ impl Lists {
             tools,
             other,
             known: listings.iter().any(Option::is_some),
+            silent: (0..listings.len()).filter(|index| listings[*index].is_none()).collect(),
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
             epoch: 0,
             fresh_until: Instant::now(),
