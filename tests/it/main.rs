@@ -10,6 +10,7 @@ mod cases_http;
 mod cases_modern;
 mod cases_older;
 mod cases_route;
+mod chaos;
 mod cli;
 mod client;
 mod drain;

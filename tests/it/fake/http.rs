@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -158,6 +158,7 @@ type Future_ = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct HttpServer {
     addr: SocketAddr,
     task: AbortHandle,
+    cut: Arc<Notify>,
 }
 
 impl HttpServer {
@@ -171,20 +172,33 @@ impl HttpServer {
         let listener = super::listener(addr).await;
         let addr = listener.local_addr().expect("a bound socket");
         let handler = Arc::new(move |req, out| -> Future_ { Box::pin(handler(req, out)) });
+        let cut = Arc::<Notify>::default();
+        let cuts = Arc::clone(&cut);
         let task = super::runtime().spawn(async move {
             // Dropped with this task, and all connections with it.
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let handler = Arc::clone(&handler);
-                connections.spawn(async move { serve(stream, &*handler).await });
+                while connections.try_join_next().is_some() {}
+                let (handler, cuts) = (Arc::clone(&handler), Arc::clone(&cuts));
+                connections.spawn(async move {
+                    tokio::select! {
+                        () = serve(stream, &*handler) => {}
+                        () = cuts.notified() => {}
+                    }
+                });
             }
         });
-        Self { addr, task: task.abort_handle() }
+        Self { addr, task: task.abort_handle(), cut }
     }
 
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Ends all connections, and what is being done for them.
+    pub fn cut(&self) {
+        self.cut.notify_waiters();
     }
 }
 

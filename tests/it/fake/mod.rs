@@ -237,6 +237,12 @@ impl Fake {
         self.server.addr()
     }
 
+    /// Ends all connections and forgets all sessions, as when the process is replaced.
+    pub fn restart(&self) {
+        self.core.forget();
+        self.server.cut();
+    }
+
     /// Waits until a condition holds.
     pub async fn until(&self, what: &str, holds: impl Fn(&Core) -> bool) {
         for _ in 0..500 {
