@@ -14,6 +14,7 @@ use super::collect::withdraw;
 use crate::exchange::bridge::{self, InputRequest, InputRequired, Malformed, Unaskable};
 use crate::fault::{Fault, Reason};
 use crate::jsonrpc::{Id, Message};
+use crate::mcp::Era;
 use crate::session::Ask;
 use crate::upstream::Answered;
 
@@ -169,14 +170,17 @@ impl<'a> Asked<'a> {
 
 /// The end of a call of which the upstream is not told what it wanted to know: for a tool a result that its model can
 /// read, else an error.
-fn abandoned(cx: &Context, message: &Message, text: String) -> Result<Answered, Ended> {
+pub(super) fn abandoned(cx: &Context, message: &Message, text: String) -> Result<Answered, Ended> {
     if message.method() != "tools/call" {
         return Err(Ended::Fault(Fault::new(Reason::Internal, text)));
     }
-    let result = serde_json::json!({
+    let mut result = serde_json::json!({
         "content": [{ "type": "text", "text": text }],
         "isError": true,
     });
+    if cx.session.era() == Era::Modern {
+        result["resultType"] = "complete".into();
+    }
     let text = format!(r#"{{"jsonrpc":"2.0","id":0,"result":{result}}}"#);
     let message = Message::parse_answer(text.into(), u16::MAX)
         .map_err(|_| Ended::Fault(Fault::new(Reason::Internal, "the answer cannot be written")))?;

@@ -14,7 +14,7 @@ use crate::fault::{Fault, Reason};
 use crate::jsonrpc::{Id, Member, Message};
 use crate::mcp::{Era, ProtocolVersion};
 use crate::pipeline::call::{Context, Ended, Target, outgoing, run, slot};
-use crate::pipeline::rounds::{MAX_ROUNDS, edited, endless, malformed};
+use crate::pipeline::rounds::{MAX_ROUNDS, abandoned, edited, endless, malformed};
 use crate::pipeline::{Outlet, hub};
 use crate::upstream::Answered;
 
@@ -56,7 +56,8 @@ pub(in crate::pipeline) async fn call(
         Some(State { then: Then::Again(keys), round, .. }) => {
             let accepted = keys.iter().all(|key| accepted(&responses, key));
             if !accepted {
-                return declined(message);
+                let text = "The client did not open what this needs".to_owned();
+                return abandoned(cx, message, text);
             }
             let again = bridge::retry(&edited(message, target), &[], None);
             let target = Target { edits: SmallVec::new(), ..target.clone() };
@@ -199,22 +200,6 @@ fn accepted(responses: &[(String, Bytes)], key: &str) -> bool {
     let response = responses.iter().find(|(known, _)| known == key);
     let response = response.and_then(|(_, text)| serde_json::from_slice(text).ok());
     response.is_some_and(|response: serde_json::Value| response["action"] == "accept")
-}
-
-/// The end of a call whose URLs the client did not accept.
-fn declined(message: &Message) -> Result<Answered, Ended> {
-    let text = "The client did not open what this needs";
-    if message.method() != "tools/call" {
-        return Err(Ended::Fault(Fault::new(Reason::Internal, text)));
-    }
-    let result = json!({
-        "resultType": "complete",
-        "content": [{ "type": "text", "text": text }],
-        "isError": true,
-    });
-    let text = format!(r#"{{"jsonrpc":"2.0","id":0,"result":{result}}}"#);
-    let message = Message::parse_answer(text.into(), u16::MAX).map_err(|_| unwritten())?;
-    Ok(Answered { message, version: ProtocolVersion::NEWEST_MODERN })
 }
 
 fn unwritten() -> Ended {
