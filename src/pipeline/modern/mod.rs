@@ -1,6 +1,7 @@
 //! MCP over HTTP without sessions (2026-07-28): every POST is a request on its own.
 
 mod check;
+mod digest;
 mod discover;
 mod flight;
 mod listen;

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::digest::{add_part, add_value};
 use crate::fault::{Fault, Reason};
 use crate::jsonrpc::{Member, Message};
 use crate::pipeline::call::Context;
@@ -102,47 +102,14 @@ fn now() -> u64 {
 /// What makes a call this call: the method, whom it is for, the arguments. However a client writes them.
 fn digest(message: &Message) -> String {
     let mut hash = Sha256::new();
-    let mut part = |text: &str| {
-        hash.update((text.len() as u64).to_be_bytes());
-        hash.update(text);
-    };
-    part(message.method());
+    add_part(message.method().as_bytes(), &mut hash);
     for member in [Member::Name, Member::Uri] {
-        part(&message.member_str(member).unwrap_or_default());
+        add_part(message.member_str(member).unwrap_or_default().as_bytes(), &mut hash);
     }
-    let arguments = message.member(Member::Arguments).unwrap_or_default();
-    let arguments = serde_json::from_slice::<Value>(&arguments).unwrap_or_default();
-    let mut text = String::new();
-    write_canonical(&arguments, &mut text);
-    part(&text);
+    if let Some(arguments) = message.member(Member::Arguments) {
+        add_value(&arguments, &mut hash);
+    }
     URL_SAFE_NO_PAD.encode(hash.finalize())
-}
-
-/// JSON with sorted members and no white space.
-fn write_canonical(value: &Value, text: &mut String) {
-    match value {
-        Value::Object(members) => {
-            let mut members: Vec<_> = members.iter().collect();
-            members.sort_by_key(|(name, _)| *name);
-            text.push('{');
-            for (name, value) in members {
-                text.push_str(&Value::from(name.as_str()).to_string());
-                text.push(':');
-                write_canonical(value, text);
-                text.push(',');
-            }
-            text.push('}');
-        }
-        Value::Array(values) => {
-            text.push('[');
-            for value in values {
-                write_canonical(value, text);
-                text.push(',');
-            }
-            text.push(']');
-        }
-        scalar => text.push_str(&scalar.to_string()),
-    }
 }
 
 #[cfg(test)]
@@ -164,5 +131,11 @@ mod tests {
         assert_ne!(one, of("a", r#"{"x":1,"y":[{"b":3,"a":"ü"}]}"#));
         assert_ne!(of("a", r#"{"x":["1","2"]}"#), of("a", r#"{"x":["1,2"]}"#));
         assert_ne!(of("a", "{}"), of("a", "null"));
+        // What no number or text of a program holds.
+        for beside in ["1e400", r#""\ud800""#, "100000000000000000001"] {
+            let call = |n| of("a", &format!(r#"{{"beside":{beside},"n":{n}}}"#));
+            assert_ne!(call("5"), call("500"), "{beside}");
+        }
+        assert_ne!(of("a", "100000000000000000001"), of("a", "100000000000000000002"));
     }
 }
