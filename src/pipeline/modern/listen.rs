@@ -23,6 +23,8 @@ use crate::pipeline::{Backend, Outlet, hub};
 const MAX_URIS: usize = 1_000;
 /// Most updates that wait for a slow client; then its stream ends, so that it asks anew.
 const MAX_WAITING: usize = 1_000;
+/// Most bytes of them.
+const MAX_WAITING_BYTES: usize = 1 << 20;
 
 /// What a client wants to hear of; and the part of it that it will.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -63,6 +65,8 @@ struct Waiting {
     lists: Vec<ListKind>,
     /// `params` of updates, each text once.
     updates: VecDeque<Bytes>,
+    /// Bytes of these.
+    bytes: usize,
     over: bool,
 }
 
@@ -100,9 +104,12 @@ impl Listener {
         if waiting.updates.contains(&params) {
             return;
         }
-        if waiting.updates.len() >= MAX_WAITING {
+        let bytes = waiting.bytes.saturating_add(params.len());
+        let one = waiting.updates.is_empty();
+        if waiting.updates.len() >= MAX_WAITING || (bytes > MAX_WAITING_BYTES && !one) {
             waiting.over = true;
         } else {
+            waiting.bytes = bytes;
             waiting.updates.push_back(params);
         }
         drop(waiting);
@@ -123,6 +130,7 @@ impl Listener {
                     return Next::Changed(kind);
                 }
                 if let Some(params) = waiting.updates.pop_front() {
+                    waiting.bytes -= params.len();
                     return Next::Updated(params);
                 }
                 if waiting.over {
@@ -266,4 +274,46 @@ fn of_subscription(id: &Id) -> Bytes {
 
 fn notification(method: &str, params: &RawObject) -> Bytes {
     Message::notification(method, Some(&params.to_bytes())).text().clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listener() -> Listener {
+        Listener {
+            number: 1,
+            route: RouteName::new("/mcp").expect("a name"),
+            filter: Filter::default(),
+            waiting: Mutex::default(),
+            woken: Notify::new(),
+        }
+    }
+
+    fn update(number: usize, length: usize) -> Message {
+        let params = format!(r#"{{"uri":"a:{number}","x":"{}"}}"#, "x".repeat(length));
+        Message::notification("notifications/resources/updated", Some(params.as_bytes()))
+    }
+
+    async fn drain(listener: &Listener) -> usize {
+        let mut count = 0;
+        while let Next::Updated(_) = listener.next().await {
+            count += 1;
+        }
+        count
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_a_slow_listener_is_bounded_in_number_and_in_bytes() {
+        let many = listener();
+        (0..2 * MAX_WAITING).for_each(|number| many.updated(&update(number, 1)));
+        assert_eq!(drain(&many).await, MAX_WAITING);
+        let large = listener();
+        // The largest message that upstreams may send still passes.
+        large.updated(&update(0, 2 * MAX_WAITING_BYTES));
+        assert!(matches!(large.next().await, Next::Updated(_)));
+        (1..50).for_each(|number| large.updated(&update(number, MAX_WAITING_BYTES / 8)));
+        assert_eq!(drain(&large).await, 7);
+        assert_eq!(large.waiting.lock().bytes, 0);
+    }
 }
