@@ -179,6 +179,10 @@ impl CallError {
                 )
                 .at(upstream.as_str())
                 .with("upstreamStatus", status.to_string());
+                // Too large: so it is the next time.
+                if matches!(status, 413 | 414 | 431) {
+                    fault = fault.with("retryable", "false");
+                }
                 fault.retry_after = *retry_after;
                 fault
             }
@@ -191,6 +195,24 @@ impl CallError {
                 Fault::new(Reason::Overloaded, format!("upstream {upstream} is overloaded"))
                     .at(upstream.as_str())
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_too_large_for_an_upstream_is_not_worth_another_try() {
+        for (status, retryable) in
+            [(431, false), (414, false), (413, false), (500, true), (503, true)]
+        {
+            let upstream = UpstreamName::new("up").expect("a name");
+            let error = CallError::Status { upstream, status, retry_after: None };
+            let data = error.to_fault().to_error().data.expect("our errors have data");
+            let data: serde_json::Value = serde_json::from_slice(&data).expect("JSON");
+            assert_eq!(data["retryable"], retryable, "{status}");
         }
     }
 }
