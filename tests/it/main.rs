@@ -26,6 +26,7 @@ mod metrics;
 mod modern;
 mod modern_edge;
 mod modern_flow;
+mod modern_hostile;
 mod pairing;
 mod peers;
 mod resume;

@@ -482,6 +482,8 @@ fn report(route: &McpRoute, kind: ListKind, merged: &Merged) {
 }
 
 fn audience(cx: &Context) -> Audience {
-    let session = cx.route.lists_per_session().then(|| cx.session.number());
+    // A request without a session comes once: nothing would be found again under its number.
+    let standing = cx.session.era() == Era::Legacy && cx.route.lists_per_session();
+    let session = standing.then(|| cx.session.number());
     Audience { session, caps: cx.session.caps(), era: cx.session.era() }
 }

@@ -42,12 +42,13 @@ pub(super) fn offers(caps: &ServerCaps, kind: ListKind) -> bool {
     }
 }
 
-/// The link that lists are fetched on: the one that everybody shares, or one of the gateway's own; the
-/// session's where the upstream is told to keep sessions apart.
+/// The link that lists are fetched on: the one that everybody shares, or one of the gateway's own; where the upstream is
+/// told to keep sessions apart, the session's, or the one that serves those who have none.
 pub(super) fn link(backend: &Backend, audience: Audience) -> LinkKey {
     let scope = match (backend.config().isolation(), backend.config().isolation, audience.session) {
         (Isolation::Shared, _, _) => LinkScope::Shared,
         (_, Some(Isolation::Session), Some(session)) => LinkScope::Session(session),
+        (_, Some(Isolation::Session), None) if audience.era == Era::Modern => LinkScope::Anonymous,
         _ => LinkScope::Session(0),
     };
     LinkKey { scope, caps: audience.caps, era: audience.era }
