@@ -12,13 +12,13 @@ use super::ledger::Ledger;
 use super::lists::{Page, View};
 use super::offer::server_info;
 use super::reply::Done;
-use super::{Outlet, hub, links, modern};
+use super::{Backend, Outlet, hub, links, modern};
 use crate::exchange::bridge::{self, Recipient};
 use crate::exchange::outcome_of;
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Chunks, Id, IdKind, Member, Message, ParamsKind, result_response};
 use crate::mcp::{Era, ListKind, ProtocolVersion, To, log_rank, meta, method_spec};
-use crate::upstream::Answered;
+use crate::upstream::{Answered, LinkScope};
 
 /// Serves one request (step 2 to 12). `place`: where it stands in its batch.
 pub(super) async fn request(
@@ -406,11 +406,25 @@ async fn unknown_method<'a>(
 ) -> Served {
     match cx.route.transparent() {
         Some(backend) if !message.method().starts_with("rpc.") => {
+            if message.method().starts_with("tasks/") && !owns_tasks(cx, backend).await? {
+                return Err(method_not_found());
+            }
             let answer = call(cx, message, Target::plain(backend), ledger, outlet).await?;
             Ok(restored(cx, message, id, &answer, None))
         }
         _ => Err(method_not_found()),
     }
+}
+
+/// Whether all tasks behind the client's link are its own: those of 2025-11-25 belong to the session that began them.
+/// Those of a modern upstream are told apart by ids that a client can only have sealed.
+async fn owns_tasks(cx: &Context, backend: &Backend) -> Result<bool, Ended> {
+    let link = cx.link(backend);
+    if cx.session.era() == Era::Modern || link.scope == LinkScope::Shared {
+        return Ok(false);
+    }
+    let hello = backend.upstream.hello(&link).await.map_err(|error| Ended::from(&error))?;
+    Ok(hello.version.era() == Era::Legacy)
 }
 
 const METHOD_NOT_FOUND: i64 = -32601;
