@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::client::Http;
 use crate::fake::scene::MODERN;
-use crate::fake::{Call, Fake};
+use crate::fake::{Call, Fake, said};
 use crate::gateway::Setup;
 use crate::mcp::{Mcp, NEWEST};
 use crate::modern::Modern;
@@ -97,4 +97,47 @@ async fn a_legacy_client_reaches_no_task_of_a_modern_upstream() {
         assert_eq!(up.count(method), 0, "{method} reached the upstream");
     }
     assert!(up.count("server/discover") > 0);
+}
+
+/// Asks for a name, with a text of some length.
+async fn ask_at_length(call: Call) {
+    call.out.sse().await;
+    let length = call.arg("length").as_u64().unwrap_or_default();
+    let message = "x".repeat(usize::try_from(length).expect("a length"));
+    let params =
+        json!({"message": message, "requestedSchema": {"type": "object", "properties": {}}});
+    let answer = call.ask("elicitation/create", params).await;
+    let text = answer["result"]["action"].as_str().unwrap_or("refused").to_owned();
+    call.out.event(call.response(&said(&text).to_string())).await;
+    call.out.end().await;
+}
+
+/// Whether a call was parked.
+async fn parks(client: &Modern, length: usize) -> bool {
+    let answer = client.call("ask", json!({ "length": length })).await;
+    answer.result()["resultType"] == "input_required"
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parked_calls_are_bounded_in_number_and_in_bytes_of_what_they_ask() {
+    let up = Fake::mcp(["ask"]).on("tools/call", ask_at_length).start().await;
+    let setup = Setup::new().server("max_parked = 12").fake("up", &up);
+    let gateway = setup.mcp(&["up"]).start().await;
+    let client = Modern::new(gateway.http(), json!({"elicitation": {"form": {}}}));
+    let mut parked = 0;
+    while parked <= 12 && parks(&client, 10).await {
+        parked += 1;
+    }
+    assert_eq!(parked, 12, "all of them are for clients that nobody knows by name");
+
+    let setup = Setup::new().fake("up", &up);
+    let gateway = setup.mcp(&["up"]).start().await;
+    let client = Modern::new(gateway.http(), json!({"elicitation": {"form": {}}}));
+    let mut parked = 0;
+    while parked <= 20 && parks(&client, 7 << 20).await {
+        parked += 1;
+    }
+    assert_eq!(parked, 9, "64 MiB");
+    let metrics = gateway.metrics().await;
+    assert_eq!(metrics.value("trunkline_parked_calls", &[]), 9.0);
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::future::{FutureExt, select_all};
 use tokio::time::{Sleep, sleep};
 
+use super::parked::Place;
 use crate::exchange::bridge::{self, InputRequest};
 use crate::exchange::{Action, Event, Exchange};
 use crate::jsonrpc::{Chunks, Edit, Member, Message};
@@ -39,8 +40,8 @@ pub(super) struct Flight {
     /// Keys are used once.
     keys: u32,
     pub(super) round: u32,
-    /// Bytes that it holds, about.
-    pub(super) size: usize,
+    /// Bytes of what is called.
+    size: usize,
 }
 
 impl std::fmt::Debug for Flight {
@@ -138,15 +139,26 @@ impl Flight {
         }
     }
 
-    /// Drives the call while no request waits for it: it may end, ask more, or take a question back.
-    pub(super) async fn drift(&mut self) {
+    /// Bytes that it holds, about.
+    pub(super) fn size(&self) -> usize {
+        self.size + self.asks.iter().map(|open| open.ask.message.text().len()).sum::<usize>()
+    }
+
+    /// Drives the call while no request waits for it: it may end, ask more, or take a question back. What it holds then is
+    /// counted in `place`.
+    pub(super) async fn drift(&mut self, place: &mut Place) {
         loop {
             let asking = !self.asks.is_empty();
             tokio::select! {
                 event = self.incoming.recv(), if !self.dry => match event {
                     None => self.dry = true,
                     Some(CallEvent::Ask(ask)) => {
-                        self.take(ask);
+                        let size = ask.message.text().len();
+                        if !place.has_room(size) {
+                            ask.reply(refused(TOO_MANY.0, TOO_MANY.1));
+                        } else if self.take(ask) {
+                            place.add(size);
+                        }
                     }
                     // Nobody sees what belongs to a request that was answered.
                     Some(_) => {}
@@ -154,7 +166,10 @@ impl Flight {
                 place = withdrawn(&mut self.asks), if asking => {
                     self.asks.swap_remove(place);
                 }
-                answer = &mut self.call, if self.ended.is_none() => self.ended = Some(answer),
+                answer = &mut self.call, if self.ended.is_none() => {
+                    place.add(answer.as_ref().map_or(0, |answer| answer.message.text().len()));
+                    self.ended = Some(answer);
+                }
                 else => std::future::pending().await,
             }
         }
@@ -164,7 +179,7 @@ impl Flight {
     fn take(&mut self, ask: Ask) -> bool {
         let refusal = match unaskable(self.caps, &ask.message) {
             None if self.asks.len() < MAX_ASKS => None,
-            None => Some((-32603, "too many questions are open")),
+            None => Some(TOO_MANY),
             refusal => refusal,
         };
         if let Some((code, text)) = refusal {
@@ -209,6 +224,9 @@ impl Flight {
         }
     }
 }
+
+/// Why no more is asked.
+const TOO_MANY: (i64, &str) = (-32603, "too many questions are open");
 
 fn finished(ended: Result<Answered, CallError>) -> Result<Answered, Ended> {
     ended.map_err(|error| Ended::from(&error))

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::flight::Flight;
 use crate::pipeline::Pipeline;
+use crate::pipeline::call::Context;
 
 /// Most bytes that all parked calls hold.
 const MAX_BYTES: usize = 64 << 20;
@@ -51,13 +52,30 @@ impl Parked {
     fn owned(&self, owner: &str) -> usize {
         self.calls.iter().filter(|entry| *entry.owner == *owner).count()
     }
+
+    fn has_room(&self, size: usize) -> bool {
+        self.bytes.load(Ordering::Relaxed).saturating_add(size) <= MAX_BYTES
+    }
 }
 
 /// Room for a call, and what counts it. Dropping it makes the room free.
-struct Place {
+pub(super) struct Place {
     pipeline: Arc<Pipeline>,
     handle: u128,
     size: usize,
+}
+
+impl Place {
+    /// Whether so many bytes more may be held.
+    pub(super) fn has_room(&self, size: usize) -> bool {
+        self.pipeline.parked.has_room(size)
+    }
+
+    /// So many bytes more are held.
+    pub(super) fn add(&mut self, size: usize) {
+        self.pipeline.parked.bytes.fetch_add(size, Ordering::Relaxed);
+        self.size += size;
+    }
 }
 
 impl Drop for Place {
@@ -70,21 +88,17 @@ impl Drop for Place {
 }
 
 /// Parks a call and gives its handle; the call comes back when there is no room.
-pub(super) fn park(
-    pipeline: &Arc<Pipeline>,
-    owner: &str,
-    flight: Box<Flight>,
-) -> Result<u128, Box<Flight>> {
+pub(super) fn park(cx: &Context, flight: Box<Flight>) -> Result<u128, Box<Flight>> {
+    let (pipeline, owner) = (&cx.pipeline, cx.holder());
     let parked = &pipeline.parked;
     let snapshot = pipeline.snapshot();
     let most = snapshot.server.max_parked;
     let mut handle = [0_u8; 16];
-    let of_one = !owner.is_empty() && parked.owned(owner) >= most.div_ceil(4);
-    let size = flight.size;
-    let full = parked.calls.len() >= most
-        || of_one
-        || parked.bytes.load(Ordering::Relaxed) + size > MAX_BYTES
-        || pipeline.is_draining();
+    // Nobody has more than a share, as far as it is known who is who.
+    let of_one = cx.session.principal().is_some() && parked.owned(&owner) >= most.div_ceil(4);
+    let size = flight.size();
+    let full =
+        parked.calls.len() >= most || of_one || !parked.has_room(size) || pipeline.is_draining();
     if full || getrandom::fill(&mut handle).is_err() {
         return Err(flight);
     }
@@ -92,8 +106,8 @@ pub(super) fn park(
     let (taken, mut taker) = oneshot::channel();
     parked.bytes.fetch_add(size, Ordering::Relaxed);
     parked.gauge.inc();
-    let place = Place { pipeline: Arc::clone(pipeline), handle, size };
-    parked.calls.insert(handle, Entry { owner: owner.into(), round: flight.round, taken });
+    let mut place = Place { pipeline: Arc::clone(pipeline), handle, size };
+    parked.calls.insert(handle, Entry { owner: (*owner).into(), round: flight.round, taken });
     let patience = snapshot.server.park_timeout;
     let stop = pipeline.stop.clone();
     pipeline.tasks.spawn(async move {
@@ -103,7 +117,7 @@ pub(super) fn park(
             taker = &mut taker => taker.ok(),
             () = stop.cancelled() => None,
             () = sleep(patience) => None,
-            () = flight.drift() => None,
+            () = flight.drift(&mut place) => None,
         };
         drop(place);
         match taker {

@@ -114,8 +114,7 @@ async fn fly(
         let name = flight.backend.upstream.name().as_str().to_owned();
         let requests: Vec<InputRequest> =
             flight.asks.iter().map(|open| open.request.clone()).collect();
-        let parked =
-            if round > MAX_ROUNDS { Err(flight) } else { park(&cx.pipeline, &cx.holder(), flight) };
+        let parked = if round > MAX_ROUNDS { Err(flight) } else { park(cx, flight) };
         match parked {
             Ok(handle) => {
                 let state = state::close(cx, message, &name, round, Then::Resume(handle));
