@@ -82,10 +82,14 @@ impl ClientCaps {
 
     /// The same as JSON text, made once for each set.
     pub fn to_modern_text(self) -> Bytes {
-        static TEXTS: [OnceLock<Bytes>; ClientCaps::SETS] =
+        static TEXTS: [OnceLock<Box<str>>; ClientCaps::SETS] =
             [const { OnceLock::new() }; ClientCaps::SETS];
-        let text = || Bytes::from(self.to_modern_json().to_string());
-        TEXTS.get(usize::from(self.0)).map_or_else(text, |known| known.get_or_init(text).clone())
+        let text = || self.to_modern_json().to_string().into_boxed_str();
+        match TEXTS.get(usize::from(self.0)) {
+            // Static, since a count of users would be shared by all threads.
+            Some(known) => Bytes::from_static(known.get_or_init(text).as_bytes()),
+            None => text().into_string().into(),
+        }
     }
 
     /// The capability object to declare at `initialize`.

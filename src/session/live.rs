@@ -32,7 +32,7 @@ impl SessionId {
     }
 
     /// No name.
-    pub(super) fn none() -> Self {
+    fn none() -> Self {
         static NONE: LazyLock<SessionId> = LazyLock::new(|| SessionId("".into()));
         NONE.clone()
     }
@@ -108,8 +108,18 @@ pub struct Session {
 
 impl Session {
     pub(super) fn new(id: SessionId, number: u64, opened: NewSession) -> Arc<Self> {
+        Self::tagged(SessionTag::of(id.as_str()), id, number, opened)
+    }
+
+    /// Without a name. All of them have one tag, which is made once: it costs a hash.
+    pub(super) fn nameless(number: u64, opened: NewSession) -> Arc<Self> {
+        static TAG: LazyLock<SessionTag> = LazyLock::new(|| SessionTag::of(""));
+        Self::tagged(*TAG, SessionId::none(), number, opened)
+    }
+
+    fn tagged(tag: SessionTag, id: SessionId, number: u64, opened: NewSession) -> Arc<Self> {
         Arc::new(Self {
-            tag: SessionTag::of(id.as_str()),
+            tag,
             id,
             number,
             opened,
@@ -217,6 +227,10 @@ impl Session {
 
     /// Registers a request, so that the client can cancel it. Two requests under one id are both served.
     pub fn open_call(self: &Arc<Self>, id: Id) -> OpenCall {
+        // Nobody can name a nameless session, so nobody cancels or ends what it has open.
+        if self.id.0.is_empty() {
+            return OpenCall(None);
+        }
         let (cancel, cancelled) = oneshot::channel();
         let number = self.mint();
         self.enter();
@@ -225,7 +239,7 @@ impl Session {
             inner.calls.push((number, id, cancel));
         }
         drop(inner);
-        OpenCall { session: Arc::clone(self), number, cancelled }
+        OpenCall(Some(Registered { session: Arc::clone(self), number, cancelled }))
     }
 
     /// The client cancels every request that it has open under this id; `false` if there is none.
@@ -301,7 +315,10 @@ impl Session {
 
 /// A request that is being served; dropping it forgets it.
 #[derive(Debug)]
-pub struct OpenCall {
+pub struct OpenCall(Option<Registered>);
+
+#[derive(Debug)]
+struct Registered {
     session: Arc<Session>,
     number: u64,
     cancelled: oneshot::Receiver<()>,
@@ -310,11 +327,16 @@ pub struct OpenCall {
 impl OpenCall {
     /// Returns when the client cancelled, or the session ended.
     pub async fn cancelled(&mut self) {
-        let _ = (&mut self.cancelled).await;
+        match &mut self.0 {
+            Some(registered) => {
+                let _ = (&mut registered.cancelled).await;
+            }
+            None => std::future::pending().await,
+        }
     }
 }
 
-impl Drop for OpenCall {
+impl Drop for Registered {
     fn drop(&mut self) {
         self.session.inner.lock().calls.retain(|(number, _, _)| *number != self.number);
         self.session.leave();

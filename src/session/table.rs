@@ -72,7 +72,7 @@ impl Sessions {
 
     /// What stands for the session of a request that needs none (2026-07-28): in no table, without a name.
     pub fn stateless(&self, opened: NewSession) -> Arc<Session> {
-        Session::new(SessionId::none(), self.number(), opened)
+        Session::nameless(self.number(), opened)
     }
 
     /// The live session of that id, marked as used. An expired one is not found, whether or not it was swept.
@@ -204,6 +204,16 @@ mod tests {
         first.cancelled().await;
         second.cancelled().await;
         let waits = tokio::time::timeout(Duration::ZERO, other.cancelled());
+        assert!(waits.await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_request_without_a_session_is_cancelled_by_nobody() {
+        let session = Sessions::new(0, Duration::ZERO).stateless(opened());
+        let id = Id::from_number(1);
+        let mut call = session.open_call(id.clone());
+        assert!(!session.cancel(&id));
+        let waits = tokio::time::timeout(Duration::ZERO, call.cancelled());
         assert!(waits.await.is_err());
     }
 

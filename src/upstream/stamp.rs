@@ -6,7 +6,32 @@ use smallvec::SmallVec;
 
 use super::call::{Client, OutCall};
 use crate::jsonrpc::{Chunks, Edit, Member, Message, ParamsKind, RawObject, Span};
-use crate::mcp::{Era, LOG_LEVELS, ProtocolVersion, meta};
+use crate::mcp::{Era, ProtocolVersion, meta};
+
+type Edits = SmallVec<[Edit; 4]>;
+
+/// The members that [`meta::OF_THE_HOP`] names.
+const OF_THE_HOP: [Member; 4] = [
+    Member::MetaProtocolVersion,
+    Member::MetaClientCapabilities,
+    Member::MetaClientInfo,
+    Member::MetaLogLevel,
+];
+
+/// What is spoken over a modern hop, as JSON text.
+const REVISION: &str = "\"2026-07-28\"";
+
+/// The log levels in rising order, as JSON texts.
+const LEVELS: [&str; 8] = [
+    "\"debug\"",
+    "\"info\"",
+    "\"notice\"",
+    "\"warning\"",
+    "\"error\"",
+    "\"critical\"",
+    "\"alert\"",
+    "\"emergency\"",
+];
 
 impl OutCall {
     /// The text to send to an MCP upstream of that revision: `id` as the id and, where the client gave a progress token,
@@ -14,11 +39,12 @@ impl OutCall {
     pub fn text(&self, id: u64, version: ProtocolVersion) -> Chunks {
         let message = &self.message;
         let mut edits = self.own_edits(id);
-        let hop = version.era();
-        if hop == Era::Modern || message.member_span(Member::MetaProtocolVersion).is_some() {
-            edits.extend(placed(message, self.meta(id, hop)));
-        } else if let Some(token) = message.member_span(Member::MetaProgressToken) {
-            edits.push((token, number(id)));
+        match version.era() {
+            Era::Modern => self.tell_of_client(id, &mut edits),
+            Era::Legacy if message.member_span(Member::MetaProtocolVersion).is_some() => {
+                self.leave_client_out(id, &mut edits);
+            }
+            Era::Legacy => edits.extend(self.own_token(id)),
         }
         let text = message.edited(&edits);
         match unknown_there(message, version) {
@@ -33,64 +59,127 @@ impl OutCall {
         self.message.edited(&self.own_edits(id))
     }
 
-    fn own_edits(&self, id: u64) -> SmallVec<[Edit; 4]> {
-        let mut edits: SmallVec<[Edit; 4]> = SmallVec::new();
+    fn own_edits(&self, id: u64) -> Edits {
+        let mut edits = Edits::new();
         edits.extend(self.message.id_span().map(|span| (span, number(id))));
         edits.extend(self.edits.iter().cloned());
         edits
     }
 
-    /// `_meta` for this hop: what the client put there besides what is of its own hop.
-    fn meta(&self, token: u64, hop: Era) -> Bytes {
+    /// The hop's own token in place of the client's.
+    fn own_token(&self, id: u64) -> Option<Edit> {
+        Some((self.message.member_span(Member::MetaProgressToken)?, number(id)))
+    }
+
+    /// For a modern hop. What a modern client says of itself is usually what is to be said: then nothing changes but the
+    /// token. `_meta` is taken apart only where single members of it are missing or must go.
+    fn tell_of_client(&self, id: u64, edits: &mut Edits) {
+        let message = &self.message;
+        let Some(meta) = message.member_span(Member::Meta) else {
+            return edits.extend(placed(message, self.client.before(b"")));
+        };
+        let text = message.text();
+        let is_object = text.get(meta.range().start) == Some(&b'{');
+        let said = OF_THE_HOP.map(|member| message.member_span(member));
+        let told = self.client.told();
+        let as_many = said.iter().zip(&told).all(|(said, told)| said.is_some() == told.is_some());
+        if !is_object || message.ambiguous_member().is_some() {
+            edits.extend(placed(message, self.client.before(&self.rest_of_meta(id))));
+        } else if as_many {
+            let pairs = said.into_iter().flatten().zip(told.into_iter().flatten());
+            edits.extend(pairs.filter(|(span, told)| text[span.range()] != *told));
+            edits.extend(self.own_token(id));
+        } else if said.iter().all(Option::is_none) {
+            let told = self.client.before(b"");
+            edits.push(inserted(text, meta, &told[1..told.len() - 1]));
+            edits.extend(self.own_token(id));
+        } else {
+            edits.extend(placed(message, self.client.before(&self.rest_of_meta(id))));
+        }
+    }
+
+    /// For a legacy hop of a modern client. Usually `_meta` holds nothing that is left then.
+    fn leave_client_out(&self, id: u64, edits: &mut Edits) {
+        let message = &self.message;
+        let rest = match message.member_span(Member::Meta) {
+            Some(meta) if holds_only_the_hop(message, meta) => {
+                match message.member_span(Member::MetaProgressToken) {
+                    Some(_) => format!("{{\"{}\":{id}}}", meta::PROGRESS_TOKEN).into(),
+                    None => Bytes::from_static(b"{}"),
+                }
+            }
+            _ => self.rest_of_meta(id),
+        };
+        edits.extend(placed(message, rest));
+    }
+
+    /// What the client put into `_meta` besides what is of its own hop, and the token of this one.
+    fn rest_of_meta(&self, token: u64) -> Bytes {
         let received = self.message.member(Member::Meta);
         let mut meta = received.and_then(|text| RawObject::parse(&text)).unwrap_or_default();
         meta.retain(|name, _| !meta::OF_THE_HOP.contains(&name));
         if meta.get(meta::PROGRESS_TOKEN).is_some() {
             meta.set(meta::PROGRESS_TOKEN, number(token));
         }
-        match hop {
-            Era::Legacy => meta.to_bytes(),
-            Era::Modern => {
-                let rest = if meta.is_empty() { Bytes::new() } else { meta.to_bytes() };
-                self.client.before(&rest)
-            }
-        }
+        meta.to_bytes()
     }
 }
 
 impl Client {
-    /// `_meta` of a modern request: what is told of the client, and the members of the object `rest`, which may be
-    /// empty. Written as text, since every call needs it.
+    /// What a modern upstream is told of the client: JSON texts in the order of [`OF_THE_HOP`].
+    fn told(&self) -> [Option<Bytes>; 4] {
+        let level = self.log_rank.and_then(|rank| LEVELS.get(usize::from(rank)));
+        [
+            Some(Bytes::from_static(REVISION.as_bytes())),
+            Some(self.caps.to_modern_text()),
+            self.info.clone(),
+            level.map(|level| Bytes::from_static(level.as_bytes())),
+        ]
+    }
+
+    /// `_meta` of a modern request: what is told of the client, and the members of the object `rest`, if any.
     fn before(&self, rest: &[u8]) -> Bytes {
-        let version = ProtocolVersion::NEWEST_MODERN.as_str();
-        let caps = self.caps.to_modern_text();
-        let info = self.info.as_deref().unwrap_or_default();
-        let mut text = Vec::with_capacity(224 + caps.len() + info.len() + rest.len());
-        let mut put = |name: &str, value: [&[u8]; 3]| {
-            text.push(if text.is_empty() { b'{' } else { b',' });
-            text.push(b'"');
+        let told = self.told();
+        let size: usize = told.iter().flatten().map(Bytes::len).sum();
+        let mut text = Vec::with_capacity(size + 192 + rest.len());
+        for (told, name) in told.iter().zip(meta::OF_THE_HOP) {
+            let Some(told) = told else { continue };
+            text.extend_from_slice(if text.is_empty() { b"{\"" } else { b",\"" });
             text.extend_from_slice(name.as_bytes());
             text.extend_from_slice(b"\":");
-            value.iter().for_each(|part| text.extend_from_slice(part));
-        };
-        let quoted = |value: &'static str| [&b"\""[..], value.as_bytes(), b"\""];
-        put(meta::PROTOCOL_VERSION, quoted(version));
-        put(meta::CLIENT_CAPABILITIES, [&caps[..], b"", b""]);
-        if !info.is_empty() {
-            put(meta::CLIENT_INFO, [info, b"", b""]);
-        }
-        if let Some(level) = self.log_rank.and_then(|rank| LOG_LEVELS.get(usize::from(rank))) {
-            put(meta::LOG_LEVEL, quoted(level));
+            text.extend_from_slice(told);
         }
         match rest.strip_prefix(b"{") {
-            Some(rest) => {
+            Some(members) if members != b"}" => {
                 text.push(b',');
-                text.extend_from_slice(rest);
+                text.extend_from_slice(members);
             }
-            None => text.push(b'}'),
+            _ => text.push(b'}'),
         }
         text.into()
     }
+}
+
+/// Whether `_meta` holds nothing but what is of the client's hop and its token. Told from its length, which then leaves
+/// no room for more; one that is written with white space or escapes seems to hold more.
+fn holds_only_the_hop(message: &Message, meta: Span) -> bool {
+    let members = OF_THE_HOP.into_iter().zip(meta::OF_THE_HOP);
+    let members = members.chain([(Member::MetaProgressToken, meta::PROGRESS_TOKEN)]);
+    let lengths = members.filter_map(|(member, name)| {
+        let value = message.member_span(member)?;
+        Some("\"\":,".len() + name.len() + value.range().len())
+    });
+    // Two braces, and no comma behind the last member.
+    lengths.sum::<usize>() + 1 == meta.range().len()
+}
+
+/// The edit that puts members into an object, before those that it has.
+fn inserted(text: &[u8], object: Span, members: &[u8]) -> Edit {
+    let at = Span { start: object.start + 1, end: object.start + 1 };
+    let rest = text.get(at.range().start..).unwrap_or_default();
+    let first = rest.iter().find(|byte| !byte.is_ascii_whitespace());
+    let comma: &[u8] = if first == Some(&b'}') { b"" } else { b"," };
+    (at, [members, comma].concat().into())
 }
 
 fn number(number: u64) -> Bytes {
@@ -105,11 +194,7 @@ fn placed(message: &Message, meta: Bytes) -> Option<Edit> {
     let end = u32::try_from(message.text().len()).ok()?.checked_sub(1)?;
     match (message.params_kind(), message.params_span()) {
         (ParamsKind::Object, Some(span)) => {
-            let at = Span { start: span.start + 1, end: span.start + 1 };
-            let rest = message.text().get(at.range().start..).unwrap_or_default();
-            let first = rest.iter().find(|byte| !byte.is_ascii_whitespace());
-            let comma: &[u8] = if first == Some(&b'}') { b"" } else { b"," };
-            Some((at, [b"\"_meta\":", &meta[..], comma].concat().into()))
+            Some(inserted(message.text(), span, &[b"\"_meta\":", &meta[..]].concat()))
         }
         (ParamsKind::Null, Some(span)) => {
             Some((span, [b"{\"_meta\":", &meta[..], b"}"].concat().into()))
@@ -155,7 +240,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::mcp::ClientCaps;
+    use crate::mcp::{ClientCaps, LOG_LEVELS};
     use crate::upstream::{CallerId, Events};
 
     fn call(text: &'static str) -> OutCall {
@@ -255,5 +340,85 @@ mod tests {
         assert_eq!(params(&call, ProtocolVersion::V2025_03_26), json!({"ref": {}}));
         let known = params(&call, ProtocolVersion::V2025_06_18);
         assert_eq!(known, json!({"ref": {}, "context": {"arguments": {}}}));
+    }
+
+    #[test]
+    fn what_is_told_is_as_the_wire_has_it() {
+        assert_eq!(REVISION, format!("\"{MODERN}\""));
+        assert_eq!(LEVELS.map(|level| level.trim_matches('"')), LOG_LEVELS);
+    }
+
+    /// Calls with these contents of `_meta`.
+    fn with_meta(members: &str) -> OutCall {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"a","_meta":{{{members}}}}}}}"#
+        );
+        call(Box::leak(text.into_boxed_str()))
+    }
+
+    const SAID: &str = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c"},"io.modelcontextprotocol/clientCapabilities":"#;
+
+    fn client(caps: &str, log_rank: Option<u8>) -> Client {
+        let caps = ClientCaps::parse(caps.as_bytes());
+        Client { caps, info: Some(Bytes::from_static(br#"{"name":"c"}"#)), log_rank }
+    }
+
+    #[test]
+    fn between_modern_peers_only_id_and_token_change() {
+        let mut call = with_meta(&format!(r#"{SAID}{{}} , "k": 1.0,"progressToken":"p""#));
+        call.client = client("{}", None);
+        let text = String::from_utf8(call.message.text().to_vec()).expect("UTF-8");
+        let expected = text.replace(r#""id":1"#, r#""id":7"#).replace(r#""p""#, "7");
+        assert_eq!(sent(&call, MODERN), expected);
+    }
+
+    #[test]
+    fn whatever_a_client_said_of_itself_the_upstream_is_told_what_is_relayed() {
+        let told = |members: &str, client: Client| {
+            let mut call = with_meta(members);
+            call.client = client;
+            params(&call, MODERN)["_meta"].take()
+        };
+        let expected = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "c"},
+            "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+            "k": 1,
+        });
+        let forms = r#"{"elicitation":{}}"#;
+        for members in [
+            format!(r#"{SAID}{{"elicitation":{{}},"x":{{}}}},"k":1"#),
+            format!(r#"{SAID}{{}},"k":1,"io.modelcontextprotocol/logLevel":"info""#),
+            format!(r#""k":1,{SAID}{{}},"io.modelcontextprotocol/clientInfo":{{"name":"other"}}"#),
+            SAID.replace("clientInfo", "client") + r#"{},"k":1"#,
+            r#"  "k":1"#.to_owned(),
+        ] {
+            let mut told = told(&members, client(forms, None));
+            told.as_object_mut().map(|told| told.remove("io.modelcontextprotocol/client"));
+            assert_eq!(told, expected, "{members}");
+        }
+        let level = r#","k":1,"io.modelcontextprotocol/logLevel":"debug""#;
+        let told = told(&format!("{SAID}{forms}{level}"), client(forms, Some(4)));
+        assert_eq!(told["io.modelcontextprotocol/logLevel"], "error");
+        let told = with_meta(r#""progressToken":"p""#);
+        assert_eq!(params(&told, MODERN)["_meta"]["progressToken"], 7);
+    }
+
+    #[test]
+    fn a_legacy_upstream_gets_the_rest_of_meta_however_it_is_written() {
+        for (members, rest) in [
+            (format!("{SAID}{{}}"), "{}"),
+            (format!(r#""progressToken":"p",{SAID}{{}}"#), r#"{"progressToken":7}"#),
+            (format!(r#"{SAID}{{}},"k":1"#), r#"{"k":1}"#),
+            (format!(r#"{SAID} {{}},"":0"#), r#"{"":0}"#),
+            (SAID.replace('/', "\\/") + "{}", "{}"),
+            (format!(r#"{SAID}{{}},"io.modelcontextprotocol/clientInfo":{{}}"#), "{}"),
+        ] {
+            let text = sent(&with_meta(&members), LEGACY);
+            assert!(
+                text.ends_with(&format!(r#""params":{{"name":"a","_meta":{rest}}}}}"#)),
+                "{text}"
+            );
+        }
     }
 }
