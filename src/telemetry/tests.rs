@@ -18,7 +18,7 @@ const DESIGN: &str = "
     queue_wait_seconds{upstream} overhead_seconds{route} exchanges_in_flight{route}
     upstream_up{upstream} upstream_restarts_total{upstream} children{upstream}
     upstream_connections{upstream,state} sessions{route,era} streams{route,kind}
-    catalog_items{route,kind} catalog_tokens{route} batch_elements bytes_total{direction}
+    parked_calls catalog_items{route,kind} catalog_tokens{route} batch_elements bytes_total{direction}
     build_info{version,os,arch}";
 
 /// Own ones beyond the design.

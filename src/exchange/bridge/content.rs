@@ -117,6 +117,8 @@ fn holds(text: &Bytes, content: &Array, value: &[u8]) -> bool {
     content.elements.iter().any(|block| {
         let block = Object::at(text, block.start);
         let told = block.and_then(|block| block.find("text"));
+        // A text that is no string tells nothing.
+        let told = told.filter(|told| text[told.clone()].first() == Some(&b'"'));
         told.is_some_and(|told| same(decoded(&text[told]).as_bytes(), value))
     })
 }
