@@ -466,8 +466,7 @@ impl Actor {
         let began = Instant::now();
         // Until every old connection is known to be gone, one may still be tried: the gateway cannot know then whether
         // the call ran, and says so. Below it shows that it did not.
-        let gone = |answer| matches!(reason(answer), "upstream_unavailable" | "upstream_closed");
-        while gone(&after.answer) && began.elapsed() < PATIENCE {
+        while is_gone(&after.answer) && began.elapsed() < PATIENCE {
             tokio::time::sleep(Duration::from_millis(50)).await;
             after = self.call("echo", args.clone()).await;
         }
@@ -479,6 +478,11 @@ impl Actor {
             "ran after": self.entries("ran", &key_after).len(),
         })
     }
+}
+
+/// Whether the upstream could not be asked.
+fn is_gone(answer: &Value) -> bool {
+    matches!(reason(answer), "upstream_unavailable" | "upstream_closed")
 }
 
 fn reason(answer: &Value) -> &str {
