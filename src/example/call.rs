@@ -219,11 +219,6 @@ impl Call {
         }
     }
 
-    /// Whether this round of the call answers a question already.
-    pub(super) fn is_answered(&self, key: &str) -> bool {
-        matches!(&self.caller, Caller::Request { claims, .. } if claims.responses.contains_key(key))
-    }
-
     /// What the round before this one kept; `None` in the first round, or when it kept nothing.
     pub(super) fn kept(&self) -> Result<Option<String>, ToolError> {
         match &self.caller {

@@ -213,8 +213,7 @@ fn open_stream(http: &Http, headers: &HeaderMap) -> Outcome {
     named_revision(http, headers)?;
     let entry = find_entry(http, headers)?;
     let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
-    if let Some(events) = last.and_then(|id| entry.session.broken.take(id)) {
-        let events = Breakable::new(&entry.session, events);
+    if let Some(events) = last.and_then(|id| Breakable::again(&entry.session, id)) {
         return Ok(stream(None, events, &entry.session));
     }
     let tap = entry.tap();

@@ -274,3 +274,19 @@ impl Task {
         task
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_are_bounded_in_number_and_in_age() {
+        let tasks = Tasks::new(CancellationToken::new());
+        let ids: Vec<String> = (0..MAX_TASKS).map(|_| tasks.open().unwrap().id.clone()).collect();
+        assert!(tasks.open().is_err() && tasks.find(&ids[0]).is_some());
+        tokio::time::advance(TTL + Duration::from_secs(1)).await;
+        assert!(tasks.find(&ids[0]).is_none());
+        assert!(tasks.open().is_ok(), "the old ones have made room");
+        assert_eq!(tasks.all.lock().len(), 1);
+    }
+}

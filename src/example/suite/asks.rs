@@ -85,17 +85,19 @@ fn user_name() -> Question {
 
 /// Asks twice; the second state holds what the first answer was.
 async fn multi_round(call: &Call) -> Result<String, ToolError> {
-    let name = match call.kept()? {
-        Some(name) if call.is_answered("step2") => name,
-        _ => {
-            let question = Question::field("step1", "Step 1: What is your name?", "name", "string");
-            let answers = call.ask_all(Round::of([question]).keeping("")).await?;
+    let text = |key, message, name| Question::field(key, message, name, "string");
+    let kept = call.kept()?.and_then(|state| state.strip_prefix("name ").map(str::to_owned));
+    let name = match kept {
+        Some(name) => name,
+        None => {
+            let question = text("step1", "Step 1: What is your name?", "name");
+            let answers = call.ask_all(Round::of([question]).keeping("first")).await?;
             answers.iter().map(|answer| answer["content"]["name"].to_string()).collect()
         }
     };
-    let question =
-        Question::field("step2", "Step 2: What is your favorite color?", "color", "string");
-    let answers = call.ask_all(Round::of([question]).keeping(name.as_str())).await?;
+    let question = text("step2", "Step 2: What is your favorite color?", "color");
+    let state = format!("name {name}");
+    let answers = call.ask_all(Round::of([question]).keeping(state)).await?;
     let colors: String = answers.iter().map(|one| one["content"]["color"].to_string()).collect();
     Ok(format!("{name} likes {colors}"))
 }

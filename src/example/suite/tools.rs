@@ -9,7 +9,6 @@ use super::super::call::Call;
 use super::super::message::RpcError;
 use super::super::question::Question;
 use super::super::resources::{LOGO_PNG, TONE_WAV};
-use super::super::revision::Revision;
 use super::super::service::{Change, DEFAULT_LOG_LEVEL};
 use super::super::tools::{Arguments, Effect, Tool, ToolError, ToolResult};
 use super::Suite;
@@ -109,16 +108,13 @@ async fn reconnect(call: &Call) -> Result<(), ToolError> {
     call.pause(AWAY).await
 }
 
+/// The error is one of 2026-07-28, but a gateway before a session needs it, too.
 fn needs_sampling(call: &Call) -> Result<(), ToolError> {
     let question = Question::sample("unused", "", 1);
-    if call.may_ask(&question) {
-        return Ok(());
+    match call.may_ask(&question) {
+        true => Ok(()),
+        false => Err(RpcError::capability(&question.required()).into()),
     }
-    let required = question.required();
-    Err(match call.revision() {
-        Revision::MODERN => RpcError::capability(&required).into(),
-        _ => ToolError::Failed(format!("the client must have declared {required}")),
-    })
 }
 
 /// A block of text.

@@ -276,6 +276,8 @@ async fn a_listener_hears_what_it_asked_for_and_nothing_else_until_the_server_en
     assert_eq!((&last["id"], &last["result"]["resultType"]), (&json!(1), &json!("complete")));
     assert_eq!(last["result"]["_meta"][meta::SUBSCRIPTION_ID], 1);
     assert_eq!(events.next().await, None);
+    let over = async { while web.tasks.join_next().await.is_some() {} };
+    tokio::time::timeout(std::time::Duration::from_secs(10), over).await.unwrap();
 }
 
 #[tokio::test]

@@ -10,8 +10,8 @@ async fn a_broken_stream_is_finished_when_the_client_comes_back() {
     let broken = text(web.send(Ask::post("/mcp", body).with("mcp-session-id", &id)).await).await;
     assert!(broken.contains("retry: ") && broken.contains("data:\n\n"), "{broken}");
     let last = broken.lines().find_map(|line| line.strip_prefix("id: ")).unwrap();
-    let resume = || Ask::of("GET", "/mcp").with("mcp-session-id", &id).with("last-event-id", last);
-    let mut events = Events::of(web.send(resume()).await);
+    let resume = Ask::of("GET", "/mcp").with("mcp-session-id", &id).with("last-event-id", last);
+    let mut events = Events::of(web.send(resume).await);
     assert_eq!(events.next().await.unwrap()["id"], 1);
     assert_eq!(events.next().await, None);
     let other = web.session("2025-06-18").await;
