@@ -229,7 +229,7 @@ impl RouteMetrics {
         }
     }
 
-    /// Open streams of one of the kinds [`STREAMS`]; of the first for any other word.
+    /// Open streams of a kind: `post`, `get`, `listen`, `sse`; of the first for any other word.
     pub fn streams(&self, kind: &'static str) -> &IntGauge {
         &self.streams[STREAMS.iter().position(|known| *known == kind).unwrap_or(0)]
     }
