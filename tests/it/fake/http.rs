@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -169,12 +169,12 @@ impl HttpServer {
         F: Fn(Request, Responder) -> R + Send + Sync + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let listener = super::listener(addr).await;
+        let listener = TcpListener::bind(addr).await.expect("a free port");
         let addr = listener.local_addr().expect("a bound socket");
         let handler = Arc::new(move |req, out| -> Future_ { Box::pin(handler(req, out)) });
         let cut = Arc::<Notify>::default();
         let cuts = Arc::clone(&cut);
-        let task = super::runtime().spawn(async move {
+        let task = tokio::spawn(async move {
             // Dropped with this task, and all connections with it.
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {

@@ -12,8 +12,8 @@ use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -21,21 +21,6 @@ use serde_json::{Value, json};
 use tokio::sync::{broadcast, oneshot};
 
 pub use http::{Request, Responder};
-
-/// Where fakes run: beside the tests, so that they still answer when a test waits for its gateway to end.
-pub fn runtime() -> &'static tokio::runtime::Handle {
-    static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(2).enable_all().build().expect("a runtime")
-    });
-    RUNTIME.handle()
-}
-
-/// A listener that is served by [`runtime`].
-pub async fn listener(addr: SocketAddr) -> tokio::net::TcpListener {
-    let bound = runtime().spawn(tokio::net::TcpListener::bind(addr)).await;
-    bound.expect("the runtime lives").expect("a free port")
-}
 
 /// One exchange with the fake.
 #[derive(Clone)]

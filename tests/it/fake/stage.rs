@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -61,10 +61,10 @@ impl Stage {
             counter: AtomicU64::new(1),
             tasks: Mutex::default(),
         });
-        let listener = super::listener(([127, 0, 0, 1], 0).into()).await;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let addr = listener.local_addr().expect("a bound socket");
         let shared = Arc::clone(&house);
-        let listening = super::runtime().spawn(async move {
+        let listening = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let house = Arc::clone(&shared);
                 shared.spawn(house.connection(stream));
