@@ -60,8 +60,16 @@ fn mcp(f: &mut fmt::Formatter<'_>, config: &Config, route: &RouteConfig) -> fmt:
 fn plain(f: &mut fmt::Formatter<'_>, config: &Config, route: &RouteConfig) -> fmt::Result {
     writeln!(f, "\n{} (JSON-RPC 2.0)", route.path)?;
     let width = route.methods.keys().map(String::len).max().unwrap_or(0);
-    for (pattern, name) in &route.methods {
-        writeln!(f, "  {pattern:width$}  {name}: {}", Reach(config, name))?;
+    for (pattern, method) in &route.methods {
+        for (place, name) in method.upstreams.iter().enumerate() {
+            let pattern = if place == 0 { pattern } else { "" };
+            writeln!(f, "  {pattern:width$}  {name}: {}", Reach(config, name))?;
+        }
+    }
+    for (word, patterns) in [("only", &route.allow), ("not", &route.deny)] {
+        if !patterns.is_empty() {
+            writeln!(f, "  {word} {}", patterns.join(", "))?;
+        }
     }
     Ok(())
 }

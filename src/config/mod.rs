@@ -9,6 +9,7 @@ mod expand;
 mod import;
 mod jsonc;
 mod load;
+mod methods;
 mod problem;
 mod route;
 mod schema;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use import::{ImportError, Imported, import, load_mcp_servers};
 pub use load::{load, parse};
+pub use methods::{Balance, MethodConfig};
 pub use problem::{Checked, ConfigError, Place, Problem, Problems};
 pub use route::{Names, RouteConfig, Sessions};
 pub use schema::schema;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Protocol, RouteName, UpstreamName, types};
+use super::{MethodConfig, Protocol, RouteName, UpstreamName, types};
 
 /// Whether requests need a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -52,9 +52,16 @@ pub struct RouteConfig {
     /// MCP: how public names are made.
     #[serde(default)]
     pub names: Names,
-    /// Plain JSON-RPC: method pattern to upstream; the longest match wins, `*` is the default.
+    /// Plain JSON-RPC: method pattern to where its calls go: an upstream, a list of them, or a table with `upstreams`,
+    /// `balance`, `timeout`, `max_body` and `idempotent`. The longest match wins, `*` is the default.
     #[serde(default)]
-    pub methods: BTreeMap<String, UpstreamName>,
+    pub methods: BTreeMap<String, MethodConfig>,
+    /// Plain JSON-RPC: only methods that match one of these patterns are served; empty: all.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// Plain JSON-RPC: methods that match one of these patterns are not served.
+    #[serde(default)]
+    pub deny: Vec<String>,
     /// Plain JSON-RPC: also accept requests without `Content-Type` or with `text/plain`.
     #[serde(default)]
     pub lenient_content_type: bool,

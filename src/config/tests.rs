@@ -452,3 +452,69 @@ proptest::proptest! {
         }
     }
 }
+
+/// A plain route with these lines.
+fn plain_route(lines: &str) -> String {
+    good(&format!("[[routes]]\npath = \"/x\"\nprotocol = \"jsonrpc\"\n{lines}\n"))
+}
+
+#[test]
+fn a_pattern_leads_to_one_upstream_a_list_or_a_table() {
+    let text = plain_route(
+        "methods.one = \"c\"\nmethods.list = [\"c\"]\nmethods.many = [\"c\", \"d\"]\n\
+         methods.table = { upstreams = [\"c\", \"d\"], balance = \"least_requests\", timeout = \"5s\", \
+         max_body = \"64KiB\", idempotent = true }\nallow = [\"o*\"]\ndeny = [\"many\"]\n\
+         [upstreams.d]\nprotocol = \"jsonrpc\"\nurl = \"http://d/\"",
+    );
+    let read = config(&text);
+    let route = &read.routes[0];
+    assert_eq!(route.methods["one"], route.methods["list"]);
+    assert_eq!(route.methods["many"].upstreams.len(), 2);
+    let table = &route.methods["table"];
+    assert_eq!((table.balance, table.idempotent), (Balance::LeastRequests, true));
+    assert_eq!((table.timeout, table.max_body), (Some(Duration::from_secs(5)), Some(64 << 10)));
+    assert_eq!((route.allow.len(), route.deny.len()), (1, 1));
+    let again = serde_json::to_value(&route.methods).unwrap();
+    let back: std::collections::BTreeMap<String, MethodConfig> =
+        serde_json::from_value(again.clone()).unwrap();
+    assert_eq!((&back, &again["one"]), (&route.methods, &serde_json::json!("c")));
+}
+
+#[test]
+fn a_pattern_that_leads_nowhere_or_makes_no_sense_is_refused() {
+    for (line, right) in [
+        ("methods.x = []", "4:9: `x` in [routes.methods] names no upstream"),
+        ("methods.x = [\"c\", \"c\"]", "names upstream `c` twice"),
+        (
+            "methods.x = [\"c\", \"cc\"]",
+            "names upstream `cc`, which does not exist; did you mean `c`?",
+        ),
+        ("methods.x = 5", "must be the name of an upstream, a list of names, or a table"),
+        ("methods.x = { upstream = \"c\" }", "unknown key `upstream`"),
+        ("methods.x = { timeout = \"5s\" }", "needs the key `upstreams`"),
+        (
+            "methods.x = { upstreams = [\"c\"], balance = \"random\" }",
+            "`balance` in [routes.methods.x] must be `order`",
+        ),
+        ("methods.x = { upstreams = [\"c\"], timeout = \"0s\" }", "longer than nothing"),
+        (
+            "methods.x = { upstreams = [\"c\"], timeout = \"1h\" }",
+            "longer than `max_timeout` of its upstreams",
+        ),
+        (
+            "methods.x = { upstreams = [\"c\"], max_body = 0 }",
+            "`max_body` in [routes.methods.x] must be at least 1",
+        ),
+        (
+            "methods.x = { upstreams = [\"c\"], max_body = \"5MiB\" }",
+            "is larger than `max_body` in [server], 4MiB",
+        ),
+        ("methods.x = \"c\"\ndeny = [\"a[\"]", "`deny` in [[routes]] holds a bad pattern"),
+        ("methods.x = \"c\"\nallow = [\"\"]", "`allow` in [[routes]] holds an empty pattern"),
+    ] {
+        let problems = problems(&plain_route(line));
+        assert!(problems.iter().any(|text| text.contains(right)), "{line}: {problems:#?}");
+    }
+    let warned = warnings(&plain_route("methods.x = { upstreams = [\"c\"], balance = \"order\" }"));
+    assert!(warned.iter().any(|text| text.contains("has no effect on one upstream")), "{warned:?}");
+}

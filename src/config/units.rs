@@ -94,6 +94,32 @@ pub(super) mod size {
     }
 }
 
+/// Sizes that may be absent.
+pub(super) mod optional_size {
+    use super::*;
+
+    struct Sized(usize);
+
+    impl<'de> Deserialize<'de> for Sized {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            size::deserialize(deserializer).map(Self)
+        }
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<usize>, D::Error> {
+        Sized::deserialize(deserializer).map(|size| Some(size.0))
+    }
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        bytes: &Option<usize>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        bytes.map(show_size).serialize(serializer)
+    }
+}
+
 /// Durations: `"30s"`.
 pub(super) mod duration {
     use super::*;

@@ -93,6 +93,8 @@ pub struct UpstreamConfig {
     pub max_message: usize,
     /// Plain JSON-RPC over HTTP: the upstream answers batches itself, so elements may travel together.
     pub batch: bool,
+    /// Most elements that travel together (with `batch`); more of them travel in several arrays.
+    pub max_batch: Option<usize>,
     /// Schemes of resource URIs that it owns though it lists no such resource, such as `file`.
     pub uri_schemes: Vec<String>,
     /// Choice and naming of its tools.
@@ -129,6 +131,7 @@ impl Default for UpstreamConfig {
             max_queue: 256,
             max_message: 16 << 20,
             batch: false,
+            max_batch: None,
             uri_schemes: Vec::new(),
             tools: ToolsConfig::default(),
         }

@@ -1,7 +1,6 @@
 //! A batch: every element takes the path of a single request, side by side, at bounded concurrency and with
 //! one deadline; the answers stand in the order of the requests.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,13 +10,13 @@ use futures_util::stream;
 use http::StatusCode;
 
 use super::call::{Context, cut_off};
-use super::plain::{self, PlainContext};
+use super::plain::{self, PlainContext, Sorted};
 use super::reply::Done;
 use super::{Backend, Outlet, Pipeline, legacy, mcp};
 use crate::config::ServerConfig;
 use crate::exchange::Assembly;
 use crate::fault::{Fault, Reason};
-use crate::jsonrpc::{Chunks, Element, Kind, Message, NullId, Rejected, error_response};
+use crate::jsonrpc::{Chunks, Element, Kind, NullId, Rejected, error_response};
 
 /// Answers by place; `None`: nothing is owed after all (cancelled).
 type Answers = Vec<(usize, Option<Chunks>)>;
@@ -58,8 +57,7 @@ pub(super) async fn run_plain(cx: Arc<PlainContext>, elements: Vec<Element>) -> 
     let server = &cx.snapshot.server;
     let mut assembly = Assembly::new(server.max_batch_answer, NullId::Null);
     let mut jobs: Vec<Job> = Vec::with_capacity(elements.len());
-    // Elements that may travel together, by upstream.
-    let mut together: BTreeMap<usize, Vec<(usize, Message)>> = BTreeMap::new();
+    let mut sorted = Sorted::default();
     for element in elements {
         let message = match element {
             Ok(message) if message.kind() != Kind::Response => message,
@@ -76,24 +74,21 @@ pub(super) async fn run_plain(cx: Arc<PlainContext>, elements: Vec<Element>) -> 
             Kind::Notification => assembly.silent(),
             _ => assembly.expect(message.id()),
         };
-        match cx.route.methods.pick(message.method()) {
-            Some((upstream, _)) if cx.route.backends[upstream].config().batch => {
-                together.entry(upstream).or_default().push((place, message));
-            }
-            _ => {
-                let cx = Arc::clone(&cx);
-                jobs.push(Box::pin(async move {
-                    let done = plain::request(&cx, &message, Some(place)).await;
-                    vec![(place, done.body)]
-                }));
-            }
-        }
+        sorted.add(&cx.route, place, message);
     }
-    for (upstream, elements) in together {
+    for (place, message) in sorted.alone {
         let cx = Arc::clone(&cx);
-        jobs.push(Box::pin(async move { plain::requests(&cx, upstream, elements).await }));
+        jobs.push(Box::pin(async move {
+            let done = plain::request(&cx, &message, Some(place)).await;
+            vec![(place, done.body)]
+        }));
     }
-    let body = gather(&cx.pipeline, assembly, jobs, server, longest(&cx.route.backends)).await;
+    for array in sorted.arrays {
+        let cx = Arc::clone(&cx);
+        jobs.push(Box::pin(async move { plain::requests(&cx, &array).await }));
+    }
+    let longest = cx.route.longest_timeout();
+    let body = gather(&cx.pipeline, assembly, jobs, server, longest).await;
     finish(body, StatusCode::NO_CONTENT)
 }
 

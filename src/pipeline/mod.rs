@@ -19,6 +19,7 @@
 //! Steps 6, 7 and 9 (access, rate, repeat) have their place between 5 and 10. A batch is steps 2 to 12 for
 //! each element at bounded concurrency; plain routes take the same path without 4, 5 and 12.
 
+mod attempts;
 mod batch;
 mod call;
 mod collect;
@@ -53,7 +54,9 @@ use tokio_util::task::TaskTracker;
 
 pub use outlet::Outlet;
 pub use reply::{Done, OnHangup, Reply, Run};
-pub use snapshot::{Backend, McpRoute, Outside, PlainRoute, Route, Snapshot, SnapshotError};
+pub use snapshot::{
+    Backend, McpRoute, MethodRule, Outside, PlainRoute, Route, Snapshot, SnapshotError,
+};
 
 /// What a path is of its route.
 pub use crate::router::Spot;

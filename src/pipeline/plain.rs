@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures_util::StreamExt;
 use http::StatusCode;
 
-use super::call::{cut_off, no_slot, not_sent};
+use super::attempts::{self, Answer, Attempts, Failed, order};
 use super::ledger::{Caller, Ledger};
 use super::reply::{Done, OnHangup, Reply, Run};
 use super::snapshot::{Backend, PlainRoute, Snapshot};
@@ -13,9 +14,7 @@ use super::{Inbound, Outlet, Pipeline, batch};
 use crate::exchange::outcome_of;
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Body, Chunks, Id, Kind, Message, NullId, Rejected, parse_body};
-use crate::policy::Slot;
-use crate::telemetry::MethodLabel;
-use crate::upstream::CallError;
+use crate::policy::Places;
 
 /// What every request of one POST knows.
 #[derive(Debug)]
@@ -50,7 +49,10 @@ pub(super) fn post(pipeline: &Arc<Pipeline>, route: Arc<PlainRoute>, inbound: In
             cx.caller.refused(cx.pipeline.metrics(), &Fault::from(&rejected));
             self::refused(&rejected)
         }
-        Body::One(message) => run(Box::pin(async move { request(&cx, &message, None).await })),
+        Body::One(message) => match refusal(&cx.route, &message) {
+            Some(refusal) => Reply::done(refuse(&cx, &message, &refusal, None)),
+            None => run(Box::pin(async move { request(&cx, &message, None).await })),
+        },
         Body::Batch(elements) => {
             cx.route.metrics.batch_elements.observe(elements.len() as f64);
             run(Box::pin(batch::run_plain(Arc::new(cx), elements)))
@@ -83,154 +85,193 @@ fn silent() -> Done {
     Done { status: StatusCode::NO_CONTENT, body: None, retry_after: None }
 }
 
-/// One request or notification. `place`: where it stands in its batch.
-pub(super) async fn request(cx: &PlainContext, message: &Message, place: Option<usize>) -> Done {
-    let metrics = cx.pipeline.metrics();
-    let picked = cx.route.methods.pick(message.method());
-    let label = metrics.label(picked.map_or("other", |(_, pattern)| pattern));
-    let mut ledger = cx.caller.open(label, message, None).at(place);
-    let id = message.id();
-    let (done, outcome) = match picked {
-        Some((upstream, _)) => {
-            call(cx, &cx.route.backends[upstream], message, id.as_ref(), &mut ledger).await
-        }
-        None => {
-            let error = Fault::new(Reason::MethodNotFound, "Method not found");
-            ledger.failed(&error);
-            (fault(id.as_ref(), &error), Outcome::RpcError)
-        }
+/// Why a request or notification is refused before anything is done for it.
+fn refusal(route: &PlainRoute, message: &Message) -> Option<Fault> {
+    let Some(rule) = route.rule(message.method()) else {
+        return Some(Fault::new(Reason::MethodNotFound, "Method not found"));
     };
+    let limit = rule.max_body.filter(|limit| message.text().len() > *limit)?;
+    let text = format!("the request is larger than max_body = {limit} bytes of its method");
+    Some(Fault::new(Reason::MessageTooLarge, text))
+}
+
+fn refuse(cx: &PlainContext, message: &Message, refusal: &Fault, place: Option<usize>) -> Done {
+    let mut ledger = ledger_of(cx, message, place);
+    let done = fault(message.id().as_ref(), refusal);
+    ledger.failed(refusal);
     ledger.replied(&done);
-    ledger.end(outcome);
+    ledger.end(refusal.reason.outcome());
     done
 }
 
-async fn call<'a>(
-    cx: &PlainContext,
-    backend: &'a Backend,
-    message: &Message,
-    id: Option<&Id>,
-    ledger: &mut Ledger<'a>,
-) -> (Done, Outcome) {
-    ledger.goes_to(backend.upstream.name());
-    let slot = tokio::select! {
-        biased;
-        slot = slot(backend) => slot,
-        () = cx.pipeline.cut_off() => Err(not_sent(backend)),
-    };
-    let slot = match slot {
-        Ok(slot) => slot,
-        Err(refusal) => {
-            ledger.failed(&refusal);
-            return (fault(id, &refusal), refusal.reason.outcome());
-        }
-    };
-    let started = Instant::now();
-    let answer = tokio::select! {
-        biased;
-        answer = backend.upstream.call_plain(backend.plain_call(message.clone())) => Some(answer),
-        () = cx.pipeline.cut_off() => None,
-    };
-    drop(slot);
-    let took = started.elapsed();
-    ledger.waited(took);
-    let (done, outcome) = match answer {
-        Some(answer) => settled(id, answer, ledger),
-        None => {
-            let error = cut_off(Some(backend.upstream.name().as_str()));
-            ledger.failed(&error);
-            (fault(id, &error), error.reason.outcome())
-        }
-    };
-    backend.metrics.call_ended(ledger.method(), outcome, took);
-    (done, outcome)
+fn ledger_of<'a>(cx: &'a PlainContext, message: &'a Message, place: Option<usize>) -> Ledger<'a> {
+    let rule = cx.route.rule(message.method());
+    let label = rule.map_or_else(|| cx.pipeline.metrics().label("other"), |rule| rule.label);
+    cx.caller.open(label, message, None).at(place)
 }
 
-/// Elements of one batch for an upstream that takes batches: they travel together.
-pub(super) async fn requests(
-    cx: &PlainContext,
-    upstream: usize,
-    elements: Vec<(usize, Message)>,
-) -> Vec<(usize, Option<Chunks>)> {
-    let backend = &cx.route.backends[upstream];
-    let metrics = cx.pipeline.metrics();
-    let label = |message: &Message| -> MethodLabel {
-        let pattern =
-            cx.route.methods.pick(message.method()).map_or("other", |(_, pattern)| pattern);
-        metrics.label(pattern)
-    };
-    let mut ledgers: Vec<Ledger<'_>> = Vec::with_capacity(elements.len());
-    for (place, message) in &elements {
-        let mut ledger = cx.caller.open(label(message), message, None).at(Some(*place));
-        ledger.goes_to(backend.upstream.name());
-        ledgers.push(ledger);
+/// One request or notification. `place`: where it stands in its batch.
+pub(super) async fn request(cx: &PlainContext, message: &Message, place: Option<usize>) -> Done {
+    if let Some(refusal) = refusal(&cx.route, message) {
+        return refuse(cx, message, &refusal, place);
     }
-    let slot = slot(backend).await;
-    let started = Instant::now();
-    let answers = match &slot {
-        Ok(_) => {
-            let calls =
-                elements.iter().map(|(_, message)| backend.plain_call(message.clone())).collect();
-            backend.upstream.call_batch(calls).await
+    let mut ledger = ledger_of(cx, message, place);
+    let answer = match cx.route.rule(message.method()) {
+        Some(rule) => {
+            let mut attempts = Attempts::new(rule, order(rule));
+            attempts::run(cx, message, &mut attempts, &mut ledger).await
         }
-        Err(_) => Vec::new(),
+        None => Ok(None),
     };
-    let took = started.elapsed();
-    let mut answers = answers.into_iter();
-    let mut filled = Vec::with_capacity(elements.len());
-    for ((place, message), mut ledger) in elements.iter().zip(ledgers) {
-        let id = message.id();
-        let (done, outcome) = match (&slot, answers.next()) {
-            (Ok(_), Some(answer)) => settled(id.as_ref(), answer, &mut ledger),
-            (Ok(_), None) => {
-                let error =
-                    Fault::new(Reason::UpstreamProtocol, "there is no answer to this request")
-                        .at(backend.upstream.name().as_str());
-                ledger.failed(&error);
-                (fault(id.as_ref(), &error), error.reason.outcome())
-            }
-            (Err(refusal), _) => {
-                ledger.failed(refusal);
-                (fault(id.as_ref(), refusal), refusal.reason.outcome())
-            }
+    settle(message, answer, ledger)
+}
+
+/// An element of a batch that may travel together with others.
+#[derive(Debug)]
+pub(super) struct Traveller {
+    place: usize,
+    message: Message,
+    /// Which rule it is under, and the order in which its upstreams are tried.
+    rule: usize,
+    places: Places,
+}
+
+/// Elements of one batch that travel together, and the upstream that takes them.
+#[derive(Debug)]
+pub(super) struct Array {
+    backend: Arc<Backend>,
+    travellers: Vec<Traveller>,
+}
+
+/// The elements of one batch, by how they travel.
+#[derive(Debug, Default)]
+pub(super) struct Sorted {
+    /// Each on its own.
+    pub(super) alone: Vec<(usize, Message)>,
+    /// Together.
+    pub(super) arrays: Vec<Array>,
+}
+
+impl Sorted {
+    /// One element more.
+    pub(super) fn add(&mut self, route: &PlainRoute, place: usize, message: Message) {
+        let served = refusal(route, &message).is_none();
+        let Some((rule, _)) = route.methods.pick(message.method()).filter(|_| served) else {
+            return self.alone.push((place, message));
         };
-        ledger.waited(took);
-        backend.metrics.call_ended(ledger.method(), outcome, took);
-        ledger.replied(&done);
-        ledger.end(outcome);
-        filled.push((*place, done.body));
+        let backends = &route.rules[rule].backends;
+        if !backends.iter().any(|backend| backend.config().batch) {
+            return self.alone.push((place, message));
+        }
+        let places = order(&route.rules[rule]);
+        let backend = &backends[places[0]];
+        let traveller = Traveller { place, message, rule, places };
+        let most = match backend.config().batch {
+            true => backend.config().max_batch.unwrap_or(usize::MAX),
+            false => 1,
+        };
+        let open = self.arrays.iter_mut().rfind(|array| Arc::ptr_eq(&array.backend, backend));
+        match open.filter(|array| array.travellers.len() < most) {
+            Some(array) => array.travellers.push(traveller),
+            None => {
+                let backend = Arc::clone(backend);
+                self.arrays.push(Array { backend, travellers: vec![traveller] });
+            }
+        }
     }
-    filled
 }
 
-/// The upstream's answer under the client's id.
-fn settled(
-    id: Option<&Id>,
-    answer: Result<Option<Message>, CallError>,
-    ledger: &mut Ledger<'_>,
-) -> (Done, Outcome) {
-    match (answer, id) {
+/// One of an array on its way.
+struct Item<'a> {
+    traveller: &'a Traveller,
+    attempts: Attempts<'a>,
+    ledger: Ledger<'a>,
+    answer: Result<Answer, Failed>,
+}
+
+/// Elements that travel together: they are one call of their upstream. What fails and may be tried elsewhere goes on
+/// alone.
+pub(super) async fn requests(cx: &PlainContext, array: &Array) -> Vec<(usize, Option<Chunks>)> {
+    let mut items = Vec::with_capacity(array.travellers.len());
+    for traveller in &array.travellers {
+        let mut ledger = ledger_of(cx, &traveller.message, Some(traveller.place));
+        ledger.goes_to(array.backend.upstream.name());
+        let rule = &cx.route.rules[traveller.rule];
+        let attempts = Attempts::new(rule, traveller.places.clone());
+        items.push(Item { traveller, attempts, ledger, answer: Ok(None) });
+    }
+    let alone = match &mut items[..] {
+        [only] => vec![only],
+        several => {
+            together(&array.backend, several).await;
+            let failed = several.iter_mut().filter_map(|item| {
+                let goes_on = matches!(&item.answer, Err(failed) if item.attempts.go_on(failed));
+                goes_on.then_some(item)
+            });
+            failed.collect()
+        }
+    };
+    let going_on = alone.into_iter().map(|item| async {
+        let message = &item.traveller.message;
+        item.answer = attempts::run(cx, message, &mut item.attempts, &mut item.ledger).await;
+    });
+    let at_once = cx.snapshot.server.batch_concurrency;
+    futures_util::stream::iter(going_on).for_each_concurrent(at_once, |item| item).await;
+    let settled = items.into_iter().map(|item| {
+        let done = settle(&item.traveller.message, item.answer, item.ledger);
+        (item.traveller.place, done.body)
+    });
+    settled.collect()
+}
+
+/// Sends the items as one array.
+async fn together(backend: &Backend, items: &mut [Item<'_>]) {
+    let limit = items.iter().map(|item| item.attempts.limit()).min().unwrap_or_default();
+    let slot = attempts::slot(backend, limit).await;
+    let started = Instant::now();
+    match slot {
+        Ok(_slot) => {
+            let calls = items
+                .iter()
+                .map(|item| backend.timed_call(item.traveller.message.clone(), limit))
+                .collect();
+            let answers = backend.upstream.call_batch(calls).await;
+            for (item, answer) in items.iter_mut().zip(answers) {
+                item.answer = answer.map_err(Failed::Call);
+            }
+        }
+        Err(Failed::Slot(fault)) => {
+            for item in items.iter_mut() {
+                item.answer = Err(Failed::Slot(fault.clone()));
+            }
+        }
+        Err(Failed::Call(_) | Failed::CutOff(_)) => {}
+    }
+    let took = started.elapsed();
+    for item in items {
+        item.ledger.waited(took);
+        attempts::noted(backend, &item.answer);
+        let outcome = attempts::outcome(&item.answer);
+        backend.metrics.call_ended(item.ledger.method(), outcome, took);
+    }
+}
+
+/// The end of one request: the answer under the client's id, or why there is none.
+fn settle(message: &Message, answer: Result<Answer, Failed>, mut ledger: Ledger<'_>) -> Done {
+    let id = message.id();
+    let (done, outcome) = match (answer, &id) {
         (Ok(Some(answer)), Some(id)) => {
             ledger.answered(&answer);
             (Done::ok(answer.with_id(id)), outcome_of(&answer))
         }
         (Ok(_), _) => (silent(), Outcome::Ok),
-        (Err(error), id) => {
-            tracing::debug!(%error, source = ?std::error::Error::source(&error), "call failed");
-            let error = error.to_fault();
+        (Err(failed), id) => {
+            let error = failed.into_fault();
             ledger.failed(&error);
-            (fault(id, &error), error.reason.outcome())
+            (fault(id.as_ref(), &error), error.reason.outcome())
         }
-    }
-}
-
-async fn slot(backend: &Backend) -> Result<Slot, Fault> {
-    if let Some(slot) = backend.slots.try_take() {
-        backend.metrics.queue_wait.observe(0.0);
-        return Ok(slot);
-    }
-    let queued = Instant::now();
-    let slot = backend.slots.take(backend.config().timeout).await;
-    backend.metrics.queue_wait.observe(queued.elapsed().as_secs_f64());
-    slot.map_err(|refusal| no_slot(refusal, backend.upstream.name().as_str()))
+    };
+    ledger.replied(&done);
+    ledger.end(outcome);
+    done
 }

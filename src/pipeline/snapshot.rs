@@ -1,6 +1,6 @@
 //! A configuration compiled into what requests use.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use tokio_util::task::TaskTracker;
 use super::lists::Lists;
 use crate::catalog::{Naming, Upkeep};
 use crate::config::{
-    Config, Isolation, Names, Payloads, Protocol, RouteConfig, RouteName, ServerConfig, Sessions,
-    ToolsConfig, UpstreamConfig, UpstreamName,
+    Config, Isolation, MethodConfig, Names, Payloads, Protocol, RouteConfig, RouteName,
+    ServerConfig, Sessions, ToolsConfig, UpstreamConfig, UpstreamName,
 };
 use crate::jsonrpc::{Limits, Message};
-use crate::policy::{OriginGuard, Slots};
-use crate::router::{MethodTable, RouteTable, Spot};
-use crate::telemetry::{Metrics, RouteMetrics, UpstreamMetrics};
+use crate::policy::{OriginGuard, Slots, Standing, Turns};
+use crate::router::{MethodFilter, MethodTable, RouteTable, Spot};
+use crate::telemetry::{MethodLabel, Metrics, RouteMetrics, UpstreamMetrics};
 use crate::upstream::{CallerId, Client, Events, Notice, OutCall, Upstream, UpstreamDeps};
 
 /// Why a configuration cannot be compiled. Checked configurations can.
@@ -45,6 +45,8 @@ pub struct Backend {
     pub upstream: Arc<Upstream>,
     /// Its concurrency slots.
     pub slots: Slots,
+    /// Whether it could be connected lately.
+    pub standing: Standing,
     /// Its metrics.
     pub metrics: Arc<UpstreamMetrics>,
     /// Choice and naming of its tools.
@@ -63,7 +65,8 @@ impl Backend {
             .map(|(pattern, timeout)| Ok((Glob::new(pattern)?.compile_matcher(), *timeout)))
             .collect::<Result<_, globset::Error>>()?;
         let slots = Slots::new(config.max_concurrency, config.max_queue);
-        Ok(Self { slots, metrics, upkeep: upkeep(&config.tools)?, timeouts, upstream })
+        let upkeep = upkeep(&config.tools)?;
+        Ok(Self { slots, standing: Standing::default(), metrics, upkeep, timeouts, upstream })
     }
 
     /// Its configuration.
@@ -74,13 +77,18 @@ impl Backend {
     /// A call that no session stands behind: plain JSON-RPC, or a request of the gateway's own. Nothing that precedes
     /// its answer is wanted, and nothing may be asked on it.
     pub(super) fn plain_call(&self, message: Message) -> OutCall {
+        self.timed_call(message, self.config().timeout)
+    }
+
+    /// The same, with a timeout of its own.
+    pub(super) fn timed_call(&self, message: Message, timeout: Duration) -> OutCall {
         OutCall {
             message,
             edits: SmallVec::new(),
             caller: CallerId::GATEWAY,
             client: Client::default(),
             params: None,
-            timeout: self.config().timeout,
+            timeout,
             max_timeout: self.config().max_timeout,
             events: Events::closed(),
         }
@@ -153,14 +161,54 @@ impl McpRoute {
 pub struct PlainRoute {
     /// Its path.
     pub name: RouteName,
-    /// Method patterns to indices of `backends`.
+    /// Which methods are served at all.
+    pub filter: MethodFilter,
+    /// Method patterns to indices of `rules`.
     pub methods: MethodTable,
-    /// Its upstreams.
-    pub backends: Vec<Arc<Backend>>,
+    /// Where the methods of each pattern go.
+    pub rules: Vec<MethodRule>,
     /// Whether requests without a JSON content type are served.
     pub lenient_content_type: bool,
     /// Its metrics.
     pub metrics: Arc<RouteMetrics>,
+}
+
+impl PlainRoute {
+    /// Where a (decoded) method goes; `None`: it is not served.
+    pub fn rule(&self, method: &str) -> Option<&MethodRule> {
+        let (index, _) = self.methods.pick(method)?;
+        self.rules.get(index).filter(|_| self.filter.admits(method))
+    }
+
+    /// The longest that any single call may take without progress.
+    pub fn longest_timeout(&self) -> Duration {
+        self.rules.iter().map(MethodRule::time).max().unwrap_or_default()
+    }
+}
+
+/// Where the methods of one pattern go, and under which limits.
+#[derive(Debug)]
+pub struct MethodRule {
+    /// The pattern, as metrics name it.
+    pub label: MethodLabel,
+    /// Its upstreams, in order.
+    pub backends: Vec<Arc<Backend>>,
+    /// Which of them is asked first.
+    pub turns: Turns,
+    /// How long one call may take over all of them, when that is configured.
+    pub timeout: Option<Duration>,
+    /// Largest request.
+    pub max_body: Option<usize>,
+    /// Whether a call may run twice.
+    pub idempotent: bool,
+}
+
+impl MethodRule {
+    /// How long one call may take over all upstreams that are tried.
+    pub fn time(&self) -> Duration {
+        let longest = || self.backends.iter().map(|backend| backend.config().timeout).max();
+        self.timeout.or_else(longest).unwrap_or_default()
+    }
 }
 
 /// What is served at one path.
@@ -287,7 +335,7 @@ type Backends = BTreeMap<UpstreamName, Arc<Backend>>;
 fn compile_route(
     route: &RouteConfig,
     backends: &Backends,
-    metrics: &Arc<Metrics>,
+    all: &Arc<Metrics>,
 ) -> Result<Route, SnapshotError> {
     let find = |upstream: &UpstreamName| {
         backends.get(upstream).cloned().ok_or_else(|| SnapshotError::Upstream {
@@ -296,7 +344,7 @@ fn compile_route(
         })
     };
     let name = route.path.clone();
-    let metrics = metrics.route(&name);
+    let metrics = all.route(&name);
     match route.protocol {
         Protocol::Mcp => {
             let backends: Vec<_> = route.upstreams.iter().map(find).collect::<Result<_, _>>()?;
@@ -315,24 +363,24 @@ fn compile_route(
             })))
         }
         Protocol::JsonRpc => {
-            let mut indices: HashMap<&UpstreamName, usize> = HashMap::new();
-            let mut list = Vec::new();
-            let mut patterns = Vec::new();
-            for (pattern, upstream) in &route.methods {
-                let index = match indices.get(upstream) {
-                    Some(index) => *index,
-                    None => {
-                        list.push(find(upstream)?);
-                        indices.insert(upstream, list.len() - 1);
-                        list.len() - 1
-                    }
-                };
-                patterns.push((pattern.as_str(), index));
-            }
+            let compile = |(pattern, method): (&String, &MethodConfig)| {
+                let backends = method.upstreams.iter().map(find).collect::<Result<_, _>>()?;
+                Ok(MethodRule {
+                    label: all.label(pattern),
+                    backends,
+                    turns: Turns::new(method.balance),
+                    timeout: method.timeout,
+                    max_body: method.max_body,
+                    idempotent: method.idempotent,
+                })
+            };
+            let rules = route.methods.iter().map(compile).collect::<Result<_, SnapshotError>>()?;
+            let patterns = route.methods.keys().map(String::as_str).zip(0..);
             Ok(Route::Plain(Arc::new(PlainRoute {
                 name,
+                filter: MethodFilter::new(&route.allow, &route.deny)?,
                 methods: MethodTable::new(patterns)?,
-                backends: list,
+                rules,
                 lenient_content_type: route.lenient_content_type,
                 metrics,
             })))

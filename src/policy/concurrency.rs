@@ -21,6 +21,7 @@ pub enum NoSlot {
 #[derive(Debug)]
 pub struct Slots {
     slots: Arc<Semaphore>,
+    max: usize,
     waiting: AtomicUsize,
     max_waiting: usize,
 }
@@ -34,8 +35,10 @@ pub struct Slot {
 impl Slots {
     /// `max` calls at once, `max_waiting` in the queue.
     pub fn new(max: usize, max_waiting: usize) -> Self {
+        let max = max.min(Semaphore::MAX_PERMITS);
         Self {
-            slots: Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS))),
+            slots: Arc::new(Semaphore::new(max)),
+            max,
             waiting: AtomicUsize::new(0),
             max_waiting,
         }
@@ -58,6 +61,12 @@ impl Slots {
             // The semaphore is never closed; a slot that cannot come is like one that came too late.
             Ok(Err(_)) | Err(_) => Err(NoSlot::TimedOut),
         }
+    }
+
+    /// Calls that run or wait now.
+    pub fn load(&self) -> usize {
+        let running = self.max.saturating_sub(self.slots.available_permits());
+        running + self.waiting.load(Ordering::Relaxed)
     }
 
     fn queue(&self) -> Result<Place<'_>, NoSlot> {

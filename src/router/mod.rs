@@ -1,6 +1,6 @@
 //! Paths to routes, and methods of plain routes to upstreams. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use globset::{Glob, GlobMatcher};
 
@@ -87,7 +87,7 @@ impl MethodTable {
     ) -> Result<Self, globset::Error> {
         let mut table = Self::default();
         for (text, target) in methods {
-            if text.contains(['*', '?', '[', '{']) {
+            if is_pattern(text) {
                 let matcher = Glob::new(text)?.compile_matcher();
                 table.patterns.push(Pattern { text: text.to_owned(), matcher, target });
             } else {
@@ -113,6 +113,59 @@ impl MethodTable {
             .find(|pattern| pattern.matcher.is_match(method))
             .map(|pattern| (pattern.target, pattern.text.as_str()))
     }
+}
+
+/// Which methods a plain route serves at all, by their (decoded) names.
+#[derive(Debug, Default)]
+pub struct MethodFilter {
+    /// `None`: every one.
+    allow: Option<MethodSet>,
+    deny: MethodSet,
+}
+
+impl MethodFilter {
+    /// From patterns; no `allow` means that all are allowed.
+    ///
+    /// # Errors
+    /// A pattern that is no glob.
+    pub fn new(allow: &[String], deny: &[String]) -> Result<Self, globset::Error> {
+        let allow = if allow.is_empty() { None } else { Some(MethodSet::new(allow)?) };
+        Ok(Self { allow, deny: MethodSet::new(deny)? })
+    }
+
+    /// Whether a method is served. What is denied is not, even if it is allowed too.
+    pub fn admits(&self, method: &str) -> bool {
+        self.allow.as_ref().is_none_or(|allow| allow.has(method)) && !self.deny.has(method)
+    }
+}
+
+/// Methods by name and by pattern. Reserved names have no part in it: `*` is all of them.
+#[derive(Debug, Default)]
+struct MethodSet {
+    exact: HashSet<String>,
+    patterns: Vec<GlobMatcher>,
+}
+
+impl MethodSet {
+    fn new(methods: &[String]) -> Result<Self, globset::Error> {
+        let mut set = Self::default();
+        for text in methods {
+            if is_pattern(text) {
+                set.patterns.push(Glob::new(text)?.compile_matcher());
+            } else {
+                set.exact.insert(text.clone());
+            }
+        }
+        Ok(set)
+    }
+
+    fn has(&self, method: &str) -> bool {
+        self.exact.contains(method) || self.patterns.iter().any(|known| known.is_match(method))
+    }
+}
+
+fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '[', '{', '\\'])
 }
 
 #[cfg(test)]
@@ -165,5 +218,32 @@ mod tests {
         assert_eq!(table.find("/sse"), Some((2, Spot::Events)));
         assert_eq!(table.find("/message"), Some((2, Spot::Messages)));
         assert_eq!(table.find("/a/message"), Some((3, Spot::Messages)));
+    }
+
+    #[test]
+    fn what_is_denied_is_not_served_and_a_list_of_the_allowed_leaves_out_the_rest() {
+        let filter = |allow: &[&str], deny: &[&str]| {
+            let owned =
+                |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+            MethodFilter::new(&owned(allow), &owned(deny)).unwrap()
+        };
+        let open = filter(&[], &["admin_*", "eth_sign", "debug_?race"]);
+        for (method, served) in [
+            ("eth_call", true),
+            ("eth_sign", false),
+            ("eth_signTypedData", true),
+            ("admin_", false),
+            ("admin_peers\n", false),
+            ("debug_trace", false),
+            ("Admin_peers", true),
+            ("rpc.discover", true),
+        ] {
+            assert_eq!(open.admits(method), served, "{method}");
+        }
+        let closed = filter(&["eth_*"], &["eth_send*"]);
+        assert!(closed.admits("eth_call") && !closed.admits("eth_sendRawTransaction"));
+        assert!(!closed.admits("net_version"));
+        assert!(!filter(&[], &["*"]).admits("rpc.discover"), "all means all");
+        assert!(MethodFilter::default().admits(""));
     }
 }

@@ -26,6 +26,46 @@ const STREAMS: [&str; 4] = ["post", "get", "listen", "sse"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MethodLabel(u16);
 
+/// Why a call was made again; `reason` in `retries_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryReason {
+    /// It could not be connected, or closed before it took the request.
+    Connect,
+    /// It closed before it answered.
+    Closed,
+    /// It did not answer in time.
+    Timeout,
+    /// It answered with a refusing HTTP status.
+    Status,
+    /// Its answer was not valid.
+    Protocol,
+    /// It has no slot or queue free.
+    Overloaded,
+}
+
+impl RetryReason {
+    const ALL: [Self; 6] = [
+        Self::Connect,
+        Self::Closed,
+        Self::Timeout,
+        Self::Status,
+        Self::Protocol,
+        Self::Overloaded,
+    ];
+
+    /// The label value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Closed => "closed",
+            Self::Timeout => "timeout",
+            Self::Status => "status",
+            Self::Protocol => "protocol",
+            Self::Overloaded => "overloaded",
+        }
+    }
+}
+
 /// All of them.
 #[derive(Debug)]
 pub struct Metrics {
@@ -119,6 +159,7 @@ pub struct UpstreamMetrics {
     pub bytes_out: IntCounter,
     /// Bytes of messages received from upstreams (one counter for all of them).
     pub bytes_in: IntCounter,
+    retries: [IntCounter; RetryReason::ALL.len()],
     calls: ByMethod,
     name: UpstreamName,
     families: Arc<Families>,
@@ -128,6 +169,8 @@ impl UpstreamMetrics {
     fn new(families: Arc<Families>, name: &UpstreamName) -> Self {
         let label = name.as_str();
         let connections = |state| families.upstream_connections.with_label_values(&[label, state]);
+        let retries =
+            |reason: RetryReason| families.retries.with_label_values(&[label, reason.as_str()]);
         Self {
             up: families.upstream_up.with_label_values(&[label]),
             restarts: families.upstream_restarts.with_label_values(&[label]),
@@ -140,6 +183,7 @@ impl UpstreamMetrics {
             list_failures: families.upstream_list_failures.with_label_values(&[label]),
             bytes_out: families.bytes(Direction::UpstreamOut),
             bytes_in: families.bytes(Direction::UpstreamIn),
+            retries: RetryReason::ALL.map(retries),
             calls: ByMethod::new(&families.methods, Self::pair(&families), label),
             name: name.clone(),
             families,
@@ -152,6 +196,11 @@ impl UpstreamMetrics {
         let labels = [self.name.as_str(), methods.name(method.0)];
         let pair = Self::pair(&self.families);
         self.calls.at(methods, method.0).record(pair, labels, outcome, took);
+    }
+
+    /// A call failed on it and is made again.
+    pub fn retried(&self, reason: RetryReason) {
+        self.retries[reason as usize].inc();
     }
 
     fn pair(families: &Families) -> Pair<'_> {

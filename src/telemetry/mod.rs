@@ -21,6 +21,6 @@ mod tests;
 pub use access_log::{AccessLine, SessionTag};
 pub use families::Direction;
 pub use log::{LogGuard, TelemetryError, init};
-pub use metrics::{MethodLabel, Metrics, RouteMetrics, ToolMetrics, UpstreamMetrics};
+pub use metrics::{MethodLabel, Metrics, RetryReason, RouteMetrics, ToolMetrics, UpstreamMetrics};
 pub use payload::PayloadLine;
 pub use trace::{RequestId, TraceId, TraceParent};

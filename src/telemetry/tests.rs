@@ -15,7 +15,7 @@ const DESIGN: &str = "
     exchanges_total{route,method,outcome} exchange_seconds{route,method}
     upstream_calls_total{upstream,method,outcome} upstream_call_seconds{upstream,method}
     tool_calls_total{upstream,tool,outcome} tool_call_seconds{upstream,tool}
-    queue_wait_seconds{upstream} overhead_seconds{route} exchanges_in_flight{route}
+    queue_wait_seconds{upstream} retries_total{upstream,reason} overhead_seconds{route} exchanges_in_flight{route}
     upstream_up{upstream} upstream_restarts_total{upstream} children{upstream}
     upstream_connections{upstream,state} sessions{route,era} streams{route,kind}
     parked_calls catalog_items{route,kind} catalog_tokens{route} batch_elements bytes_total{direction}

@@ -9,7 +9,7 @@ use crate::fault::{Fault, Reason};
 /// Whether another attempt is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// Nothing reached the upstream, or it said that it did not run it.
+    /// Nothing reached the upstream.
     Always,
     /// The upstream may have run it.
     IfIdempotent,
@@ -123,10 +123,11 @@ impl CallError {
             Self::Connect { .. } | Self::Closed { written: false, .. } | Self::Busy { .. } => {
                 Retry::Always
             }
-            Self::Status { status: 429 | 503, .. } => Retry::Always,
-            Self::Status { .. } | Self::Protocol { .. } | Self::HeaderMismatch { .. } => {
-                Retry::Never
+            // A refusal of something in between, or of the upstream itself: whether it ran is not known.
+            Self::Status { status: 429 | 502..=504, .. } | Self::Protocol { .. } => {
+                Retry::IfIdempotent
             }
+            Self::Status { .. } | Self::HeaderMismatch { .. } => Retry::Never,
             Self::Closed { written: true, .. } | Self::Timeout { .. } => Retry::IfIdempotent,
         }
     }

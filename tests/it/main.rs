@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod aggregation;
+mod batch_upstream;
 mod batches;
 mod calls;
 mod cases_bytes;
@@ -30,6 +31,7 @@ mod modern_hostile;
 mod pairing;
 mod peers;
 mod resume;
+mod routes;
 mod seen;
 mod sessions;
 mod stdio;

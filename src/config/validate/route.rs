@@ -1,9 +1,11 @@
 //! `[[routes]]`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::{Checks, KeyPath};
-use crate::config::{Protocol, RouteConfig, UpstreamName, problem};
+use crate::config::units::show_size;
+use crate::config::{MethodConfig, Protocol, RouteConfig, UpstreamName, problem};
 
 /// What stands behind the path of an MCP route where clients of HTTP+SSE are served.
 const OLDER: [&str; 2] = ["/sse", "/message"];
@@ -34,7 +36,7 @@ impl Checks<'_> {
             Protocol::JsonRpc => self.plain_route(route, at),
         }
         let idle: &[&str] = match route.protocol {
-            Protocol::Mcp => &["lenient_content_type"],
+            Protocol::Mcp => &["lenient_content_type", "allow", "deny"],
             Protocol::JsonRpc => &["sessions", "batches", "names"],
         };
         for key in idle {
@@ -85,10 +87,56 @@ impl Checks<'_> {
             );
             self.error(at.clone(), message);
         }
-        for (pattern, name) in &route.methods {
+        for (pattern, method) in &route.methods {
             let at = at.key("methods").key(pattern);
             self.pattern(at.clone(), pattern);
-            self.reference(route, name, at);
+            self.method(route, method, &at);
+        }
+        for (key, patterns) in [("allow", &route.allow), ("deny", &route.deny)] {
+            for pattern in patterns {
+                self.pattern(at.key(key), pattern);
+            }
+        }
+    }
+
+    /// Where the methods of one pattern go, and their limits.
+    fn method(&mut self, route: &RouteConfig, method: &MethodConfig, at: &KeyPath) {
+        if method.upstreams.is_empty() {
+            self.wrong(at.clone(), "names no upstream; name at least one");
+        }
+        let mut seen = BTreeSet::new();
+        for name in &method.upstreams {
+            if !seen.insert(name) {
+                self.wrong(at.clone(), &format!("names upstream `{name}` twice; remove one"));
+            }
+            self.reference(route, name, at.clone());
+        }
+        if method.upstreams.len() == 1 && self.document.has(&at.key("balance")) {
+            let text = format!("`balance`{} has no effect on one upstream", at.key("x").section());
+            self.warn(at.key("balance"), text);
+        }
+        if let Some(limit) = method.max_body {
+            self.positive(at, "max_body", limit);
+            let most = self.config.server.max_body;
+            if limit > most {
+                let message = format!(
+                    "is larger than `max_body` in [server], {}, which is what holds; raise that too",
+                    show_size(most)
+                );
+                self.wrong(at.key("max_body"), &message);
+            }
+        }
+        if let Some(timeout) = method.timeout {
+            self.lasting(at, "timeout", timeout);
+            self.method_timeout(method, timeout, at);
+        }
+    }
+
+    fn method_timeout(&mut self, method: &MethodConfig, timeout: Duration, at: &KeyPath) {
+        let upstreams = method.upstreams.iter().filter_map(|name| self.config.upstreams.get(name));
+        if upstreams.map(|upstream| upstream.max_timeout).max().is_some_and(|max| timeout > max) {
+            let message = "is longer than `max_timeout` of its upstreams; raise that too";
+            self.wrong(at.key("timeout"), message);
         }
     }
 
@@ -152,7 +200,10 @@ impl Checks<'_> {
         let routes = &self.config.routes;
         let used: BTreeSet<_> = routes
             .iter()
-            .flat_map(|route| route.upstreams.iter().chain(route.methods.values()))
+            .flat_map(|route| {
+                let methods = route.methods.values().flat_map(|method| &method.upstreams);
+                route.upstreams.iter().chain(methods)
+            })
             .collect();
         for name in self.config.upstreams.keys().filter(|name| !used.contains(name)) {
             let message = format!("no route names upstream `{name}`, so it is never used");

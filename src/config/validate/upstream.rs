@@ -176,9 +176,11 @@ impl Checks<'_> {
     }
 
     fn times(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
-        for (key, number) in
-            [("max_concurrency", upstream.max_concurrency), ("max_message", upstream.max_message)]
-        {
+        for (key, number) in [
+            ("max_concurrency", upstream.max_concurrency),
+            ("max_message", upstream.max_message),
+            ("max_batch", upstream.max_batch.unwrap_or(1)),
+        ] {
             self.positive(table, key, number);
         }
         for (key, duration) in [
@@ -272,7 +274,10 @@ impl Checks<'_> {
             idle.extend(keys.map(|key| (key, "is for HTTP, and there is no `url`")));
         }
         match upstream.protocol {
-            Protocol::Mcp => idle.push(("batch", "is for `protocol = \"jsonrpc\"`")),
+            Protocol::Mcp => {
+                let keys = ["batch", "max_batch"];
+                idle.extend(keys.map(|key| (key, "is for `protocol = \"jsonrpc\"`")));
+            }
             Protocol::JsonRpc => {
                 idle.extend(mcp_only.iter().map(|key| (*key, "is for `protocol = \"mcp\"`")));
             }

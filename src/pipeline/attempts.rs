@@ -1,0 +1,212 @@
+//! One plain call over the upstreams of its pattern: which one is tried, and when the next one may be.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::call::{cut_off, no_slot, not_sent};
+use super::ledger::Ledger;
+use super::plain::PlainContext;
+use super::snapshot::{Backend, MethodRule};
+use crate::exchange::outcome_of;
+use crate::fault::{Fault, Outcome};
+use crate::jsonrpc::Message;
+use crate::policy::{NoSlot, Places, Slot};
+use crate::telemetry::RetryReason;
+use crate::upstream::{CallError, Retry};
+
+/// What a call came to; nothing for a notification.
+pub(super) type Answer = Option<Message>;
+
+/// Why an attempt brought no answer.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The upstream had no slot: nothing was sent.
+    Slot(Fault),
+    /// The call failed.
+    Call(CallError),
+    /// The gateway must end.
+    CutOff(Fault),
+}
+
+impl Failed {
+    /// No slot of that upstream became free.
+    pub(super) fn slot(backend: &Backend, refusal: NoSlot) -> Self {
+        Self::Slot(no_slot(refusal, backend.upstream.name().as_str()))
+    }
+
+    /// Why the call may be made again on another upstream; `None`: it may not.
+    fn reason(&self, idempotent: bool) -> Option<RetryReason> {
+        let error = match self {
+            Self::Slot(_) => return Some(RetryReason::Overloaded),
+            Self::CutOff(_) => return None,
+            Self::Call(error) => error,
+        };
+        let may = match error.retry() {
+            Retry::Always => true,
+            Retry::IfIdempotent => idempotent,
+            Retry::Never => false,
+        };
+        may.then_some(match error {
+            CallError::Connect { .. } | CallError::Closed { written: false, .. } => {
+                RetryReason::Connect
+            }
+            CallError::Closed { .. } => RetryReason::Closed,
+            CallError::Timeout { .. } => RetryReason::Timeout,
+            CallError::Status { .. } => RetryReason::Status,
+            CallError::Protocol { .. } | CallError::HeaderMismatch { .. } => RetryReason::Protocol,
+            CallError::Busy { .. } => RetryReason::Overloaded,
+        })
+    }
+
+    /// What the client is told.
+    pub(super) fn into_fault(self) -> Fault {
+        match self {
+            Self::Slot(fault) | Self::CutOff(fault) => fault,
+            Self::Call(error) => {
+                tracing::debug!(%error, source = ?std::error::Error::source(&error), "call failed");
+                error.to_fault()
+            }
+        }
+    }
+}
+
+/// The upstreams of one call, as they are tried.
+#[derive(Debug)]
+pub(super) struct Attempts<'a> {
+    rule: &'a MethodRule,
+    places: Places,
+    /// How many were given up.
+    failed: usize,
+    began: Instant,
+}
+
+/// The order in which the upstreams of a pattern are tried now.
+pub(super) fn order(rule: &MethodRule) -> Places {
+    let backends = &rule.backends;
+    rule.turns.order(
+        backends.len(),
+        |place| backends[place].standing.is_up(),
+        |place| backends[place].slots.load(),
+    )
+}
+
+impl<'a> Attempts<'a> {
+    /// In this order, which names every upstream of the rule once.
+    pub(super) fn new(rule: &'a MethodRule, places: Places) -> Self {
+        Self { rule, places, failed: 0, began: Instant::now() }
+    }
+
+    /// The upstream to try now.
+    pub(super) fn backend(&self) -> &'a Arc<Backend> {
+        &self.rule.backends[self.places[self.failed]]
+    }
+
+    /// How long this attempt may take. One that may be followed by another takes at most the upstream's own timeout.
+    pub(super) fn limit(&self) -> Duration {
+        let whole = self.rule.time();
+        let left = match self.failed {
+            0 => whole,
+            _ => whole.saturating_sub(self.began.elapsed()),
+        };
+        // Told to the client: no fractions that mean nothing.
+        let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        let followed = self.rule.idempotent && self.failed + 1 < self.places.len();
+        match self.rule.timeout {
+            Some(_) if !followed => left,
+            Some(_) | None => left.min(self.backend().config().timeout),
+        }
+    }
+
+    /// Whether the call goes on with another upstream, which is then the one to try.
+    pub(super) fn go_on(&mut self, failed: &Failed) -> bool {
+        let Some(reason) = failed.reason(self.rule.idempotent) else { return false };
+        let over = self.began.elapsed() >= self.rule.time();
+        if over || self.failed + 1 >= self.places.len() {
+            return false;
+        }
+        self.backend().metrics.retried(reason);
+        self.failed += 1;
+        true
+    }
+}
+
+/// Tries one upstream after the other until one answers, or none may be tried any more.
+pub(super) async fn run<'a>(
+    cx: &PlainContext,
+    message: &Message,
+    attempts: &mut Attempts<'a>,
+    ledger: &mut Ledger<'a>,
+) -> Result<Answer, Failed> {
+    loop {
+        let failed = match once(cx, message, attempts, ledger).await {
+            Ok(answer) => return Ok(answer),
+            Err(failed) => failed,
+        };
+        if !attempts.go_on(&failed) {
+            return Err(failed);
+        }
+    }
+}
+
+async fn once<'a>(
+    cx: &PlainContext,
+    message: &Message,
+    attempts: &Attempts<'a>,
+    ledger: &mut Ledger<'a>,
+) -> Result<Answer, Failed> {
+    let backend = attempts.backend();
+    ledger.goes_to(backend.upstream.name());
+    let _slot = tokio::select! {
+        biased;
+        slot = slot(backend, attempts.limit()) => slot?,
+        () = cx.pipeline.cut_off() => return Err(Failed::CutOff(not_sent(backend))),
+    };
+    let started = Instant::now();
+    let call = backend.timed_call(message.clone(), attempts.limit());
+    let answer = tokio::select! {
+        biased;
+        answer = backend.upstream.call_plain(call) => answer.map_err(Failed::Call),
+        () = cx.pipeline.cut_off() => {
+            Err(Failed::CutOff(cut_off(Some(backend.upstream.name().as_str()))))
+        }
+    };
+    let took = started.elapsed();
+    ledger.waited(took);
+    noted(backend, &answer);
+    backend.metrics.call_ended(ledger.method(), outcome(&answer), took);
+    answer
+}
+
+/// Remembers whether the upstream could be connected.
+pub(super) fn noted(backend: &Backend, answer: &Result<Answer, Failed>) {
+    match answer {
+        Err(Failed::Call(CallError::Connect { .. } | CallError::Closed { written: false, .. })) => {
+            backend.standing.unreachable();
+        }
+        Err(Failed::Slot(_) | Failed::CutOff(_)) => {}
+        Err(Failed::Call(CallError::Timeout { .. } | CallError::Busy { .. })) => {}
+        Ok(_) | Err(Failed::Call(_)) => backend.standing.reached(),
+    }
+}
+
+/// How an attempt counts.
+pub(super) fn outcome(answer: &Result<Answer, Failed>) -> Outcome {
+    match answer {
+        Ok(Some(answer)) => outcome_of(answer),
+        Ok(None) => Outcome::Ok,
+        Err(Failed::Slot(fault) | Failed::CutOff(fault)) => fault.reason.outcome(),
+        Err(Failed::Call(error)) => error.to_fault().reason.outcome(),
+    }
+}
+
+/// A concurrency slot of an upstream.
+pub(super) async fn slot(backend: &Backend, patience: Duration) -> Result<Slot, Failed> {
+    if let Some(slot) = backend.slots.try_take() {
+        backend.metrics.queue_wait.observe(0.0);
+        return Ok(slot);
+    }
+    let queued = Instant::now();
+    let slot = backend.slots.take(patience).await;
+    backend.metrics.queue_wait.observe(queued.elapsed().as_secs_f64());
+    slot.map_err(|refusal| Failed::slot(backend, refusal))
+}
