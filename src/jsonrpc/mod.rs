@@ -14,8 +14,10 @@ mod message;
 mod object;
 #[cfg(test)]
 mod properties;
+mod relay;
 mod scan;
 mod splice;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -26,6 +28,7 @@ pub use id::{Id, IdKind};
 pub use member::Member;
 pub use message::{Answer, Kind, Message, ParamsKind};
 pub use object::{RawObject, raw_elements};
+pub use relay::{Flaw, Relay};
 pub use splice::{Chunks, Edit, Span};
 
 /// Limits on the shape of a text; its size is limited by the transport that read it.

@@ -10,7 +10,7 @@ use super::tokens::{Step, colon, expect, peek, scalar, space, string};
 use super::{Rejected, Span};
 
 /// A byte order mark: senders must not, receivers may skip it (RFC 8259 §8.1).
-const BOM: &[u8] = b"\xEF\xBB\xBF";
+pub(super) const BOM: &[u8] = b"\xEF\xBB\xBF";
 
 /// Why the walk stopped.
 #[derive(Clone, Copy, Debug)]
@@ -31,15 +31,22 @@ type Walk<T = ()> = Result<T, Stop>;
 
 /// Open arrays and objects, one bit each, innermost in the lowest bit (set: object).
 #[derive(Debug, Default)]
-struct Open {
+pub(super) struct Open {
     bits: u64,
     depth: usize,
     full: Vec<u64>,
 }
 
 impl Open {
+    /// How many are open.
     #[inline]
-    fn push(&mut self, object: bool) {
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// One more, inside of the others.
+    #[inline]
+    pub(super) fn push(&mut self, object: bool) {
         if self.depth.is_multiple_of(64) && self.depth > 0 {
             self.full.push(self.bits);
         }
@@ -47,8 +54,9 @@ impl Open {
         self.depth += 1;
     }
 
+    /// The innermost ends.
     #[inline]
-    fn pop(&mut self) {
+    pub(super) fn pop(&mut self) {
         self.depth -= 1;
         self.bits >>= 1;
         if self.depth.is_multiple_of(64) && self.depth > 0 {
@@ -56,14 +64,15 @@ impl Open {
         }
     }
 
+    /// Whether the innermost is an object.
     #[inline]
-    fn in_object(&self) -> bool {
+    pub(super) fn in_object(&self) -> bool {
         self.bits & 1 == 1
     }
 
     /// The bracket that closes the innermost.
     #[inline]
-    fn closing(&self) -> u8 {
+    pub(super) fn closing(&self) -> u8 {
         if self.in_object() { b'}' } else { b']' }
     }
 

@@ -73,7 +73,7 @@ pub(super) fn string(text: &[u8], at: usize) -> Step {
 
 /// The next quote, backslash or control character, or the end.
 #[inline(always)]
-fn plain_run(text: &[u8], start: usize) -> usize {
+pub(super) fn plain_run(text: &[u8], start: usize) -> usize {
     let mut at = start;
     while let Some(word) = text.get(at..).and_then(<[u8]>::first_chunk) {
         let specials = specials(u64::from_le_bytes(*word));
