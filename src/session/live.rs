@@ -32,7 +32,7 @@ impl SessionId {
     }
 
     /// No name.
-    fn none() -> Self {
+    pub(super) fn none() -> Self {
         static NONE: LazyLock<SessionId> = LazyLock::new(|| SessionId("".into()));
         NONE.clone()
     }

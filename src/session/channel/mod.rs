@@ -1,18 +1,20 @@
-//! The one stream of a client of HTTP+SSE (MCP 2024-11-05): all that is for the client goes there, all that it has to say
-//! it POSTs under the stream's token, and its session ends with the stream. Nothing is numbered or kept.
+//! The one way to a client: the stream of HTTP+SSE (MCP 2024-11-05), whose client POSTs what it has to say under the
+//! stream's token, or a WebSocket. All that is for the client goes there, in order, and its session ends with it. Nothing
+//! is numbered or kept.
 
 mod state;
 mod table;
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub use self::state::Busy;
-use self::state::{Entry, Life, Phase, State};
+use self::state::{Entry, Life, MAX_OPEN, Phase, State};
 pub use self::table::Channels;
 use super::broadcast::Broadcast;
 use super::live::{Session, SessionId};
@@ -24,6 +26,7 @@ use crate::jsonrpc::{Chunks, Id};
 const MAX_SENT: usize = 16;
 /// Most bytes of them, except that one message may always wait.
 const MAX_SENT_BYTES: usize = 1 << 20;
+
 /// A stream and who it belongs to.
 #[derive(Debug)]
 pub struct Channel {
@@ -31,19 +34,32 @@ pub struct Channel {
     route: RouteName,
     principal: Option<Arc<str>>,
     state: Mutex<State>,
-    readable: Notify,
     freed: Notify,
     closed: CancellationToken,
 }
 
 impl Channel {
     fn new(token: SessionId, route: RouteName, principal: Option<Arc<str>>) -> Arc<Self> {
+        Self::of(token, route, principal, MAX_OPEN)
+    }
+
+    /// One that nobody can name, since its client speaks on it too: a WebSocket. At most `most` of what came on it is
+    /// worked on at once.
+    pub fn of_socket(route: RouteName, principal: Option<Arc<str>>, most: usize) -> Arc<Self> {
+        Self::of(SessionId::none(), route, principal, most)
+    }
+
+    fn of(
+        token: SessionId,
+        route: RouteName,
+        principal: Option<Arc<str>>,
+        most: usize,
+    ) -> Arc<Self> {
         Arc::new(Self {
             token,
             route,
             principal,
-            state: Mutex::default(),
-            readable: Notify::new(),
+            state: Mutex::new(State::new(most)),
             freed: Notify::new(),
             closed: CancellationToken::new(),
         })
@@ -86,8 +102,7 @@ impl Channel {
         }
         state.phase = Phase::Live(Arc::clone(session));
         state.push(Entry { text: answer, sent: false, merges: None });
-        drop(state);
-        self.readable.notify_one();
+        wake(state);
         session.speak_on(self)
     }
 
@@ -97,6 +112,12 @@ impl Channel {
         let (cancel, cancelled) = oneshot::channel();
         let number = self.state.lock().enter(id, cancel)?;
         Ok(Entered { channel: Arc::clone(self), number, cancelled: Some(cancelled) })
+    }
+
+    /// Begins to work on a request that its client cannot cancel, or on a notification.
+    pub fn hold(self: &Arc<Self>, id: Option<Id>) -> Result<Entered, Busy> {
+        let number = self.state.lock().hold(id)?;
+        Ok(Entered { channel: Arc::clone(self), number, cancelled: None })
     }
 
     /// Begins to work on a batch with requests of these ids. Those that others use already are given back. The client's
@@ -132,8 +153,7 @@ impl Channel {
                     if let Some(text) = message.take() {
                         state.push(Entry { text, sent: true, merges: None });
                     }
-                    drop(state);
-                    self.readable.notify_one();
+                    wake(state);
                     return true;
                 }
             }
@@ -144,7 +164,7 @@ impl Channel {
         }
     }
 
-    /// Sends a message for which nobody can wait. A client that is too slow for that loses its stream.
+    /// Sends a message for which nobody can wait. A client that is too slow for that loses its connection.
     pub fn put(&self, message: Chunks) {
         self.add(message, None);
     }
@@ -164,13 +184,20 @@ impl Channel {
             return;
         }
         if state.told.count >= MAX_UNREAD || state.told.bytes + text.len() > MAX_UNREAD_BYTES {
+            state.slow = true;
             drop(state);
-            tracing::debug!("a client reads its event stream too slowly and loses it");
+            tracing::debug!(
+                "a client reads too slowly what is sent to it, and loses its connection"
+            );
             return self.hang_up();
         }
         state.push(Entry { text, sent: false, merges });
-        drop(state);
-        self.readable.notify_one();
+        wake(state);
+    }
+
+    /// Whether it was closed since its client read too slowly.
+    pub fn was_too_slow(&self) -> bool {
+        self.state.lock().slow
     }
 
     /// Begins to read it; there is one reader.
@@ -178,24 +205,21 @@ impl Channel {
         Listening { channel: Arc::clone(self) }
     }
 
-    async fn next(&self) -> Option<Chunks> {
-        loop {
-            let readable = self.readable.notified();
-            {
-                let mut state = self.state.lock();
-                if let Some(entry) = state.pop() {
-                    drop(state);
-                    if entry.sent {
-                        self.freed.notify_one();
-                    }
-                    return Some(entry.text);
-                }
-                if state.life == Life::Closed {
-                    return None;
-                }
+    /// The next message; none at the end.
+    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Chunks>> {
+        let mut state = self.state.lock();
+        if let Some(entry) = state.pop() {
+            drop(state);
+            if entry.sent {
+                self.freed.notify_one();
             }
-            readable.await;
+            return Poll::Ready(Some(entry.text));
         }
+        if state.life == Life::Closed {
+            return Poll::Ready(None);
+        }
+        state.reader = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     /// It closes as soon as what is worked on is answered; nothing new is begun.
@@ -213,9 +237,10 @@ impl Channel {
 
     /// Nothing more is added; what waits may still be read.
     pub fn close(&self) {
-        self.state.lock().life = Life::Closed;
+        let mut state = self.state.lock();
+        state.life = Life::Closed;
+        wake(state);
         self.closed.cancel();
-        self.readable.notify_one();
     }
 
     /// Nobody reads it any more.
@@ -230,7 +255,16 @@ impl Channel {
     }
 }
 
-/// A POST that is worked on; dropping it frees its ids.
+/// Wakes whoever waits for something to read.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let reader = state.reader.take();
+    drop(state);
+    if let Some(reader) = reader {
+        reader.wake();
+    }
+}
+
+/// What is worked on; dropping it frees its ids.
 #[derive(Debug)]
 pub struct Entered {
     channel: Arc<Channel>,
@@ -239,7 +273,7 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Returns once the client cancelled it; never for a batch.
+    /// Returns once the client cancelled it; never for a batch, nor for what is only held.
     pub async fn cancelled(&mut self) {
         match &mut self.cancelled {
             // The other end lives until it is used.
@@ -270,7 +304,17 @@ pub struct Listening {
 impl Listening {
     /// The next message; `None` at the end. Cancel-safe.
     pub async fn next(&mut self) -> Option<Chunks> {
-        self.channel.next().await
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The next message; none at the end.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Chunks>> {
+        self.channel.poll_next(cx)
+    }
+
+    /// Nobody need be woken, since it is going to be asked again before it is waited for.
+    pub fn awake(&mut self) {
+        self.channel.state.lock().reader = None;
     }
 }
 

@@ -2,24 +2,26 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::task::Waker;
 
 use bytes::Bytes;
+use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 
 use crate::jsonrpc::{Chunks, Id};
 use crate::session::Session;
 
-/// Most POSTs of one client that are worked on at once.
+/// Most POSTs of one client of HTTP+SSE that are worked on at once.
 pub(super) const MAX_OPEN: usize = 256;
 
-/// Why a POST is not worked on.
+/// Why something is not worked on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
     /// Its id is that of a request in flight.
     Duplicate,
     /// The client has too many in flight.
     Full,
-    /// The stream is about to end.
+    /// The connection is about to end.
     Ending,
 }
 
@@ -63,17 +65,17 @@ pub(super) enum Life {
     Closed,
 }
 
-/// One POST that is worked on.
+/// One message or batch that is worked on.
 #[derive(Debug)]
 struct Open {
     number: u64,
-    ids: Vec<Id>,
+    ids: SmallVec<[Id; 1]>,
     /// Takes the cancellation of a request that is no part of a batch.
     cancel: Option<oneshot::Sender<()>>,
 }
 
-/// What changes of a stream.
-#[derive(Debug, Default)]
+/// What changes of a connection.
+#[derive(Debug)]
 pub(super) struct State {
     pub(super) queue: VecDeque<Entry>,
     /// What of the queue exchanges wait with.
@@ -84,11 +86,34 @@ pub(super) struct State {
     /// The ids of `open`.
     ids: HashSet<Id>,
     next: u64,
+    /// The most of `open` at once.
+    most: usize,
     pub(super) phase: Phase,
     pub(super) life: Life,
+    /// The client read too slowly.
+    pub(super) slow: bool,
+    /// Waits for something to read.
+    pub(super) reader: Option<Waker>,
 }
 
 impl State {
+    /// Of a connection on which so much may be worked on at once.
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            queue: VecDeque::new(),
+            sent: Load::default(),
+            told: Load::default(),
+            open: Vec::new(),
+            ids: HashSet::new(),
+            next: 0,
+            most,
+            phase: Phase::default(),
+            life: Life::default(),
+            slow: false,
+            reader: None,
+        }
+    }
+
     /// Adds a message.
     pub(super) fn push(&mut self, entry: Entry) {
         let load = if entry.sent { &mut self.sent } else { &mut self.told };
@@ -106,10 +131,10 @@ impl State {
         Some(entry)
     }
 
-    /// Whether another POST may be worked on.
+    /// Whether anything else may be worked on.
     fn admits(&self) -> Result<(), Busy> {
         match self.life {
-            Life::Open if self.open.len() < MAX_OPEN => Ok(()),
+            Life::Open if self.open.len() < self.most => Ok(()),
             Life::Open => Err(Busy::Full),
             Life::Finishing | Life::Closed => Err(Busy::Ending),
         }
@@ -121,7 +146,16 @@ impl State {
         if !self.ids.insert(id.clone()) {
             return Err(Busy::Duplicate);
         }
-        Ok(self.open(vec![id], Some(cancel)))
+        Ok(self.open(smallvec![id], Some(cancel)))
+    }
+
+    /// Begins to work on what cannot be cancelled, under an id or none. Its number.
+    pub(super) fn hold(&mut self, id: Option<Id>) -> Result<u64, Busy> {
+        self.admits()?;
+        if id.as_ref().is_some_and(|id| !self.ids.insert(id.clone())) {
+            return Err(Busy::Duplicate);
+        }
+        Ok(self.open(id.into_iter().collect(), None))
     }
 
     /// Begins to work on a batch. Its number, and which of its ids are in use already.
@@ -129,10 +163,10 @@ impl State {
         self.admits()?;
         let (used, ids): (Vec<Id>, Vec<Id>) = ids.into_iter().partition(|id| self.ids.contains(id));
         self.ids.extend(ids.iter().cloned());
-        Ok((self.open(ids, None), used))
+        Ok((self.open(ids.into(), None), used))
     }
 
-    fn open(&mut self, ids: Vec<Id>, cancel: Option<oneshot::Sender<()>>) -> u64 {
+    fn open(&mut self, ids: SmallVec<[Id; 1]>, cancel: Option<oneshot::Sender<()>>) -> u64 {
         self.next += 1;
         self.open.push(Open { number: self.next, ids, cancel });
         self.next
