@@ -64,6 +64,21 @@ pub struct ServerConfig {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
     pub keep_alive: Duration,
+    /// Most requests, notifications and batches of one WebSocket in flight at once. Plain routes read no further until
+    /// one has ended; MCP routes, where answers and cancellations must be read, refuse what is over it.
+    pub ws_max_in_flight: usize,
+    /// How long a WebSocket may be silent before its client is asked whether it is still there.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub ws_ping_interval: Duration,
+    /// How long the answer to that may take; then the connection is closed.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub ws_ping_timeout: Duration,
+    /// How long the client of a WebSocket may read nothing of what waits for it; then the connection is closed with 1013.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub ws_write_timeout: Duration,
     /// Most client connections at once.
     pub max_connections: usize,
     /// Most legacy sessions at once.
@@ -105,6 +120,10 @@ impl Default for ServerConfig {
             header_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(10),
+            ws_max_in_flight: 64,
+            ws_ping_interval: Duration::from_secs(30),
+            ws_ping_timeout: Duration::from_secs(10),
+            ws_write_timeout: Duration::from_secs(10),
             max_connections: 20_000,
             max_sessions: 100_000,
             session_idle_timeout: Duration::from_secs(30 * 60),

@@ -95,10 +95,10 @@ impl Pulse {
 }
 
 /// One more in a gauge while it lives.
-struct Counted(IntGauge);
+pub(super) struct Counted(IntGauge);
 
 impl Counted {
-    fn new(gauge: &IntGauge) -> Self {
+    pub(super) fn new(gauge: &IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }

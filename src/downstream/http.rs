@@ -8,11 +8,12 @@ use std::time::Duration;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
 use super::accept::{Accepts, is_json, is_undeclared};
 use super::body::{ExchangeBody, OutBody, Running, StreamBody};
-use super::{cors, intake};
+use super::{Serving, cors, intake, ws};
 use crate::fault::{Fault, Reason};
 use crate::jsonrpc::{Chunks, NullId};
 use crate::mcp::SESSION_HEADER;
@@ -26,15 +27,19 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// What every request of one connection knows.
 pub(super) struct Connection {
     pub(super) pipeline: Arc<Pipeline>,
+    /// What its listener shares with all others.
+    pub(super) serving: Serving,
     pub(super) peer: SocketAddr,
     /// It came in on a loopback listener.
     pub(super) local: bool,
+    /// Held as long as it lasts, whatever it is upgraded to.
+    pub(super) _permit: OwnedSemaphorePermit,
 }
 
-type Answer = Response<OutBody>;
+pub(super) type Answer = Response<OutBody>;
 
 /// Serves one request.
-pub(super) async fn serve(connection: &Connection, request: Request<Incoming>) -> Answer {
+pub(super) async fn serve(connection: &Arc<Connection>, request: Request<Incoming>) -> Answer {
     let snapshot = connection.pipeline.snapshot();
     let host = host(&request);
     let origin = request.headers().get(ORIGIN).cloned();
@@ -46,13 +51,16 @@ pub(super) async fn serve(connection: &Connection, request: Request<Incoming>) -
     });
     if let Err(refused) = snapshot.origin.check(host, origin_text, connection.local) {
         let fault = Fault::new(Reason::Forbidden, refused.to_string());
-        return message(StatusCode::FORBIDDEN, error_text(&fault));
+        return refusal(StatusCode::FORBIDDEN, &fault);
     }
     let Some((route, spot)) = snapshot.route(request.uri().path()) else {
         return text(StatusCode::NOT_FOUND, "nothing is served at this path\n");
     };
     let route = Arc::clone(route);
     let mut answer = match spot {
+        Spot::Own if matches!(&*route, Route::Plain(_)) && ws::is_asked(&request) => {
+            ws::upgrade(connection, snapshot, route, request)
+        }
         Spot::Own => dispatch(connection, snapshot, route, request).await,
         Spot::Events | Spot::Messages => older(connection, snapshot, (route, spot), request).await,
     };
@@ -238,7 +246,7 @@ fn check_head(
     Ok(accepts)
 }
 
-fn inbound(
+pub(super) fn inbound(
     connection: &Connection,
     snapshot: Arc<Snapshot>,
     route: Arc<Route>,
@@ -359,6 +367,11 @@ fn error_text(fault: &Fault) -> Chunks {
     crate::jsonrpc::error_response(None, &fault.to_error(), NullId::Null).into()
 }
 
+/// An answer that is no more than a fault.
+pub(super) fn refusal(status: StatusCode, fault: &Fault) -> Answer {
+    message(status, error_text(fault))
+}
+
 fn message(status: StatusCode, body: Chunks) -> Answer {
     let mut answer = Response::new(OutBody::Message(body, 0));
     *answer.status_mut() = status;
@@ -382,13 +395,13 @@ fn text(status: StatusCode, text: &'static str) -> Answer {
     answer
 }
 
-fn empty(status: StatusCode) -> Answer {
+pub(super) fn empty(status: StatusCode) -> Answer {
     let mut answer = Response::new(OutBody::empty());
     *answer.status_mut() = status;
     answer
 }
 
-fn retry(answer: &mut Answer, after: Option<Duration>) {
+pub(super) fn retry(answer: &mut Answer, after: Option<Duration>) {
     if let Some(after) = after {
         let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));

@@ -143,15 +143,15 @@ impl Accepting {
         self.serving.connections.spawn_on(
             async move {
                 if let Ok(stream) = TcpStream::from_std(stream) {
-                    accepting.connection(stream, peer).await;
+                    accepting.connection(stream, peer, permit).await;
                 }
-                drop(permit);
             },
             worker,
         );
     }
 
-    async fn connection(self, stream: TcpStream, peer: SocketAddr) {
+    async fn connection(self, stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit) {
+        let serving = self.serving.clone();
         let Serving { pipeline, drain, cut, .. } = self.serving;
         let snapshot = pipeline.snapshot();
         let mut builder = http1::Builder::new();
@@ -161,12 +161,14 @@ impl Accepting {
             .max_header_size(snapshot.server.max_header);
         drop(snapshot);
         let own = Arc::clone(&pipeline);
-        let connection = Arc::new(Connection { pipeline: own, peer, local: self.local });
+        let (local, _permit) = (self.local, permit);
+        let connection = Arc::new(Connection { pipeline: own, serving, peer, local, _permit });
         let service = service_fn(move |request| {
             let connection = Arc::clone(&connection);
             async move { Ok::<_, Infallible>(serve_request(&connection, request).await) }
         });
-        let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let serving = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
+        let mut serving = std::pin::pin!(serving);
         let (mut drained, mut cut) =
             (std::pin::pin!(drain.cancelled()), std::pin::pin!(cut.cancelled()));
         // Looking at a token takes locks that all connections share: `drain` is looked at once, so that it wakes

@@ -1,4 +1,4 @@
-//! Who calls us: listeners, HTTP connections, bytes to [`crate::pipeline::Inbound`] and
+//! Who calls us: listeners, HTTP connections and WebSockets, bytes to [`crate::pipeline::Inbound`] and
 //! [`crate::pipeline::Reply`] to bytes.
 
 mod accept;
@@ -7,5 +7,6 @@ mod cors;
 mod http;
 mod intake;
 mod listener;
+mod ws;
 
 pub use listener::{BindError, Listener, Serving, bind, serve};

@@ -92,6 +92,29 @@ pub(super) async fn run_plain(cx: Arc<PlainContext>, elements: Vec<Element>) -> 
     finish(body, StatusCode::NO_CONTENT)
 }
 
+/// A batch that is not run: each of its requests is answered with this fault, in at most `max` bytes.
+pub(super) fn refuse_all(
+    elements: Vec<Element>,
+    fault: &Fault,
+    max: usize,
+    null_id: NullId,
+) -> Option<Chunks> {
+    let mut assembly = Assembly::new(max, null_id);
+    for element in elements {
+        match element {
+            Ok(message) if message.kind() == Kind::Notification => {
+                assembly.silent();
+            }
+            Ok(message) => {
+                assembly.expect(message.id());
+            }
+            Err(rejected) => refuse(&mut assembly, &rejected, null_id),
+        }
+    }
+    assembly.fill_rest(fault);
+    assembly.finish().map(Chunks::from)
+}
+
 fn refuse(assembly: &mut Assembly, rejected: &Rejected, null_id: NullId) {
     let id = match rejected {
         Rejected::Invalid { id, .. } => id.clone(),

@@ -1,7 +1,7 @@
 //! The written order of steps of every request, whatever the transport it came on.
 //!
 //! ```text
-//! listener → downstream::http                 connection and header limits; makes Inbound
+//! listener → downstream::http | ws            connection and header limits; makes Inbound
 //!  0 guard      policy::OriginGuard           Origin and Host, before the body is read
 //!  1 parse      jsonrpc                       size, depth, batch length
 //!  2 classify   mcp                           era, version, headers against body
@@ -39,6 +39,7 @@ mod reply;
 mod rounds;
 mod seal;
 mod snapshot;
+mod socket;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -57,6 +58,7 @@ pub use reply::{Done, OnHangup, Reply, Run};
 pub use snapshot::{
     Backend, McpRoute, MethodRule, Outside, PlainRoute, Route, Snapshot, SnapshotError,
 };
+pub use socket::{Socket, Work};
 
 /// What a path is of its route.
 pub use crate::router::Spot;
@@ -68,7 +70,7 @@ use crate::telemetry::Metrics;
 use crate::upstream::Notice;
 
 /// What came in, as the transport found it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Inbound {
     /// The route of its path.
     pub route: Arc<Route>,

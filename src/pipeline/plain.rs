@@ -15,6 +15,7 @@ use crate::exchange::outcome_of;
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Body, Chunks, Id, Kind, Message, NullId, Rejected, parse_body};
 use crate::policy::Places;
+use crate::session::Channel;
 
 /// What every request of one POST knows.
 #[derive(Debug)]
@@ -23,32 +24,46 @@ pub(super) struct PlainContext {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) route: Arc<PlainRoute>,
     pub(super) caller: Caller,
+    /// The WebSocket that it came on: the way for what belongs to no request. `None` over HTTP.
+    #[expect(
+        dead_code,
+        reason = "what belongs to no request is pushed here by those who serve it"
+    )]
+    pub(super) socket: Option<Arc<Channel>>,
+}
+
+/// Parses what came in (step 1), and refuses what cannot be served.
+pub(super) fn open(
+    pipeline: &Arc<Pipeline>,
+    route: Arc<PlainRoute>,
+    inbound: Inbound,
+    socket: Option<Arc<Channel>>,
+) -> Result<(PlainContext, Body), Rejected> {
+    let caller = Caller::of(&inbound);
+    let body = parse_body(inbound.payload, &inbound.snapshot.limits);
+    let body = body.and_then(|body| match body {
+        Body::One(message) if message.kind() == Kind::Response => Err(not_a_request(&message)),
+        body => Ok(body),
+    });
+    let body = body.inspect_err(|rejected| {
+        caller.refused(pipeline.metrics(), &Fault::from(rejected));
+    })?;
+    let pipeline = Arc::clone(pipeline);
+    Ok((PlainContext { pipeline, snapshot: inbound.snapshot, route, caller, socket }, body))
 }
 
 /// A POST on a plain route.
 pub(super) fn post(pipeline: &Arc<Pipeline>, route: Arc<PlainRoute>, inbound: Inbound) -> Reply {
-    let caller = Caller::of(&inbound);
-    let refused = |caller: &Caller, rejected: &Rejected| {
-        caller.refused(pipeline.metrics(), &Fault::from(rejected));
-        refused(rejected)
-    };
-    let body = match parse_body(inbound.payload, &inbound.snapshot.limits) {
-        Ok(body) => body,
-        Err(rejected) => return refused(&caller, &rejected),
-    };
     let metrics = Arc::clone(&route.metrics);
-    let pipeline = Arc::clone(pipeline);
-    let cx = PlainContext { pipeline, snapshot: inbound.snapshot, route, caller };
+    let (cx, body) = match open(pipeline, route, inbound, None) {
+        Ok(opened) => opened,
+        Err(rejected) => return refused(&rejected),
+    };
     let outlet = Arc::new(Outlet::default());
     let run = |future| {
         Reply::Run(Run { future, outlet, on_hangup: OnHangup::Cancel, session: None, metrics })
     };
     match body {
-        Body::One(message) if message.kind() == Kind::Response => {
-            let rejected = not_a_request(&message);
-            cx.caller.refused(cx.pipeline.metrics(), &Fault::from(&rejected));
-            self::refused(&rejected)
-        }
         Body::One(message) => match refusal(&cx.route, &message) {
             Some(refusal) => Reply::done(refuse(&cx, &message, &refusal, None)),
             None => run(Box::pin(async move { request(&cx, &message, None).await })),
@@ -65,7 +80,8 @@ pub(super) fn not_a_request(message: &Message) -> Rejected {
     Rejected::Invalid { id: message.id(), reason: "method is missing" }
 }
 
-fn refused(rejected: &Rejected) -> Reply {
+/// The answer to what is no request.
+pub(super) fn refused(rejected: &Rejected) -> Reply {
     let id = match rejected {
         Rejected::Invalid { id, .. } => id.as_ref(),
         _ => None,
@@ -95,7 +111,13 @@ fn refusal(route: &PlainRoute, message: &Message) -> Option<Fault> {
     Some(Fault::new(Reason::MessageTooLarge, text))
 }
 
-fn refuse(cx: &PlainContext, message: &Message, refusal: &Fault, place: Option<usize>) -> Done {
+/// The end of a request or notification for which nothing is done.
+pub(super) fn refuse(
+    cx: &PlainContext,
+    message: &Message,
+    refusal: &Fault,
+    place: Option<usize>,
+) -> Done {
     let mut ledger = ledger_of(cx, message, place);
     let done = fault(message.id().as_ref(), refusal);
     ledger.failed(refusal);

@@ -116,7 +116,7 @@ impl Families {
             upstream_list_failures: counters(&r, "upstream_list_failures_total", "Lists that could not be refreshed; the last good one is served.", &["upstream"]),
             retries: counters(&r, "retries_total", "Calls that were made again after they failed on this upstream.", &["upstream", "reason"]),
             sessions: gauges(&r, "sessions", "Sessions that are open.", &["route", "era"]),
-            streams: gauges(&r, "streams", "Event streams that are open.", &["route", "kind"]),
+            streams: gauges(&r, "streams", "Event streams and WebSockets that are open.", &["route", "kind"]),
             streams_unreplayable: counters(&r, "streams_unreplayable_total", "Last-Event-ID values that could not be served.", &["route"]),
             parked_calls: gauges(&r, "parked_calls", "Calls that wait for their client to answer a question.", &[]),
             catalog_items: gauges(&r, "catalog_items", "Items in the catalog.", &["route", "kind"]),

@@ -20,7 +20,7 @@ use crate::mcp::{Era, ListKind};
 
 /// Kinds of event streams: one that answers a POST, one that a session keeps open, one of `subscriptions/listen`, and
 /// that of a client of HTTP+SSE.
-const STREAMS: [&str; 4] = ["post", "get", "listen", "sse"];
+const STREAMS: [&str; 5] = ["post", "get", "listen", "sse", "ws"];
 
 /// A method as metrics name it: an index into the closed set of labels given to [`Metrics::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -278,7 +278,7 @@ impl RouteMetrics {
         }
     }
 
-    /// Open streams of a kind: `post`, `get`, `listen`, `sse`; of the first for any other word.
+    /// Open streams of a kind: `post`, `get`, `listen`, `sse`, `ws`; of the first for any other word.
     pub fn streams(&self, kind: &'static str) -> &IntGauge {
         &self.streams[STREAMS.iter().position(|known| *known == kind).unwrap_or(0)]
     }

@@ -36,3 +36,6 @@ mod seen;
 mod sessions;
 mod stdio;
 mod upstream_sessions;
+mod ws;
+mod ws_client;
+mod ws_frames;

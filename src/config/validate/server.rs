@@ -26,6 +26,7 @@ impl Checks<'_> {
             ("max_batch", server.max_batch),
             ("batch_concurrency", server.batch_concurrency),
             ("max_batch_answer", server.max_batch_answer),
+            ("ws_max_in_flight", server.ws_max_in_flight),
             ("max_connections", server.max_connections),
             ("max_sessions", server.max_sessions),
         ] {
@@ -36,6 +37,9 @@ impl Checks<'_> {
             ("body_timeout", server.body_timeout),
             ("batch_timeout", server.batch_timeout.unwrap_or(std::time::Duration::MAX)),
             ("keep_alive", server.keep_alive),
+            ("ws_ping_interval", server.ws_ping_interval),
+            ("ws_ping_timeout", server.ws_ping_timeout),
+            ("ws_write_timeout", server.ws_write_timeout),
             ("session_idle_timeout", server.session_idle_timeout),
             ("park_timeout", server.park_timeout),
         ] {

@@ -61,7 +61,7 @@ struct Partial {
     bytes: BytesMut,
 }
 
-/// Takes bytes, gives messages. Give it what was read by [`FrameReader::room`]; then ask [`FrameReader::next`] until
+/// Takes bytes, gives messages. Give it what was read by [`FrameReader::room`]; then ask [`FrameReader::take`] until
 /// there is nothing.
 #[derive(Debug)]
 pub struct FrameReader {
@@ -94,7 +94,7 @@ impl FrameReader {
     }
 
     /// The next message of what was read; `None` when more must be read for it.
-    pub fn next(&mut self) -> Result<Option<Received>, FrameError> {
+    pub fn take(&mut self) -> Result<Option<Received>, FrameError> {
         loop {
             if self.head.is_none() {
                 self.head = self.begin()?;

@@ -33,7 +33,7 @@ fn read(bytes: &[u8], limit: usize, piece: usize) -> (Vec<Received>, Option<Fram
     for part in bytes.chunks(piece) {
         reader.room().extend_from_slice(part);
         loop {
-            match reader.next() {
+            match reader.take() {
                 Ok(Some(received)) => seen.push(received),
                 Ok(None) => break,
                 Err(error) => return (seen, Some(error)),
@@ -123,12 +123,12 @@ fn nothing_is_kept_by_an_idle_connection() {
     let large = [frame(0x81, &[b'x'; 200_000]), frame(0x81, b"next"), frame(0x81, b"half")];
     let large = large.concat();
     reader.room().extend_from_slice(&large[..large.len() - 1]);
-    assert!(matches!(reader.next(), Ok(Some(Received::Message(text))) if text.len() == 200_000));
-    assert_eq!(reader.next(), Ok(Some(message("next"))));
-    assert_eq!(reader.next(), Ok(None));
+    assert!(matches!(reader.take(), Ok(Some(Received::Message(text))) if text.len() == 200_000));
+    assert_eq!(reader.take(), Ok(Some(message("next"))));
+    assert_eq!(reader.take(), Ok(None));
     assert!(reader.room().capacity() < 64 << 10, "the rest does not keep a large message");
     reader.room().extend_from_slice(&large[large.len() - 1..]);
-    assert_eq!(reader.next(), Ok(Some(message("half"))));
+    assert_eq!(reader.take(), Ok(Some(message("half"))));
     reader.rest();
     assert_eq!(reader.buffer.capacity(), 0);
     let mut writer = FrameWriter::default();
