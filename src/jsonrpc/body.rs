@@ -1,6 +1,9 @@
 //! A whole body: one message or a batch.
 
+use std::str::Utf8Error;
+
 use bytes::Bytes;
+use bytestring::ByteString;
 
 use super::classify::{Sender, classify};
 use super::scan::Scanner;
@@ -42,11 +45,13 @@ pub(super) fn parse_single(
     max_depth: u16,
     sender: Sender,
 ) -> Result<Message, Rejected> {
+    let text = checked(text)?;
     let mut scanner = Scanner::new(&text, max_depth)?;
     single(&text, &mut scanner, sender)
 }
 
 fn parse(text: Bytes, limits: &Limits, sender: Sender) -> Result<Body, Rejected> {
+    let text = checked(text)?;
     let mut scanner = Scanner::new(&text, limits.max_depth)?;
     if scanner.take(b'[') {
         return batch(&text, &mut scanner, limits, sender).map(Body::Batch);
@@ -54,14 +59,23 @@ fn parse(text: Bytes, limits: &Limits, sender: Sender) -> Result<Body, Rejected>
     single(&text, &mut scanner, sender).map(Body::One)
 }
 
-fn single(text: &Bytes, scanner: &mut Scanner<'_>, sender: Sender) -> Result<Message, Rejected> {
+/// The text, once it is known to be UTF-8: nobody needs to look again.
+fn checked(text: Bytes) -> Result<ByteString, Rejected> {
+    text.try_into().map_err(|error: Utf8Error| Rejected::Syntax { offset: error.valid_up_to() })
+}
+
+fn single(
+    text: &ByteString,
+    scanner: &mut Scanner<'_>,
+    sender: Sender,
+) -> Result<Message, Rejected> {
     let message = element(text, scanner, sender)?;
     scanner.end()?;
     message
 }
 
 fn batch(
-    text: &Bytes,
+    text: &ByteString,
     scanner: &mut Scanner<'_>,
     limits: &Limits,
     sender: Sender,
@@ -83,7 +97,11 @@ fn batch(
 }
 
 /// The value that begins here: the outer error is one of the text, the inner one of the message.
-fn element(text: &Bytes, scanner: &mut Scanner<'_>, sender: Sender) -> Result<Element, Rejected> {
+fn element(
+    text: &ByteString,
+    scanner: &mut Scanner<'_>,
+    sender: Sender,
+) -> Result<Element, Rejected> {
     let start = scanner.position();
     if scanner.peek() != b'{' {
         scanner.skip()?;
@@ -91,6 +109,6 @@ fn element(text: &Bytes, scanner: &mut Scanner<'_>, sender: Sender) -> Result<El
     }
     let envelope = scanner.envelope()?;
     let whole = start == 0 && scanner.position() == text.len();
-    let text = if whole { text.clone() } else { text.slice(start..scanner.position()) };
+    let text = if whole { text.clone() } else { text.slice_ref(&text[start..scanner.position()]) };
     Ok(classify(text, envelope, sender))
 }

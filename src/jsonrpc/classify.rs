@@ -1,6 +1,7 @@
 //! From what was noted to what a message is.
 
 use bytes::Bytes;
+use bytestring::ByteString;
 
 use super::envelope::{Clash, Envelope, Field};
 use super::message::Verdict;
@@ -17,14 +18,14 @@ pub(super) enum Sender {
 
 /// Judges one noted object. `text` is the object alone.
 pub(super) fn classify(
-    text: Bytes,
+    text: ByteString,
     envelope: Envelope,
     sender: Sender,
 ) -> Result<Message, Rejected> {
-    let verdict = Judge { text: &text, envelope: &envelope }.judge(sender);
+    let verdict = Judge { text: text.as_bytes(), envelope: &envelope }.judge(sender);
     match verdict {
         Ok(verdict) => Ok(Message::from_parts(text, envelope, verdict)),
-        Err(reason) => Err(Rejected::Invalid { id: legal_id(&text, &envelope), reason }),
+        Err(reason) => Err(Rejected::Invalid { id: legal_id(text.as_bytes(), &envelope), reason }),
     }
 }
 

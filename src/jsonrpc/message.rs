@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use bytestring::ByteString;
 
 use super::body::parse_single;
 use super::classify::Sender;
@@ -53,7 +54,7 @@ pub enum Answer {
 /// whole text.
 #[derive(Clone, Debug)]
 pub struct Message {
-    text: Bytes,
+    text: ByteString,
     id: Span,
     method: Span,
     params: Span,
@@ -80,7 +81,7 @@ pub(super) struct Verdict {
 }
 
 impl Message {
-    pub(super) fn from_parts(text: Bytes, envelope: Envelope, verdict: Verdict) -> Self {
+    pub(super) fn from_parts(text: ByteString, envelope: Envelope, verdict: Verdict) -> Self {
         let id = envelope.field(Field::Id);
         Self {
             text,
@@ -162,7 +163,7 @@ impl Message {
 
     /// The text, without surrounding white space.
     pub fn text(&self) -> &Bytes {
-        &self.text
+        self.text.as_bytes()
     }
 
     /// What it is.
@@ -193,9 +194,7 @@ impl Message {
         if let Some(method) = &self.decoded_method {
             return method;
         }
-        // The scanner checked UTF-8, and that both quotes are there.
-        let quoted = std::str::from_utf8(self.bytes(self.method)).unwrap_or_default();
-        quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default()
+        unquoted(self.str(self.method)).unwrap_or_default()
     }
 
     /// The JSON type of `params`.
@@ -267,15 +266,12 @@ impl Message {
 
     /// A remembered member decoded, when it is a string without lone surrogates.
     pub fn member_str(&self, member: Member) -> Option<Cow<'_, str>> {
-        let quoted = self.bytes(self.member_span(member)?);
-        if quoted.first() != Some(&b'"') {
-            return None;
+        let quoted = self.str(self.member_span(member)?);
+        let inner = unquoted(quoted)?;
+        if inner.as_bytes().contains(&b'\\') {
+            return serde_json::from_str(quoted).ok().map(Cow::Owned);
         }
-        if quoted.contains(&b'\\') {
-            return serde_json::from_slice(quoted).ok().map(Cow::Owned);
-        }
-        let inner = quoted.get(1..quoted.len() - 1)?;
-        std::str::from_utf8(inner).ok().map(Cow::Borrowed)
+        Some(Cow::Borrowed(inner))
     }
 
     /// A remembered member of `params`, `params._meta` or `params.ref` (those above all by which a
@@ -289,22 +285,31 @@ impl Message {
 
     /// The text with `edits` made.
     pub fn edited(&self, edits: &[Edit]) -> Chunks {
-        Chunks::splice(&self.text, edits)
+        Chunks::splice(self.text(), edits)
     }
 
     /// The text with another id.
     pub fn with_id(&self, id: &Id) -> Chunks {
         match self.id_span() {
             Some(span) => self.edited(&[(span, id.text().clone())]),
-            None => Chunks::from(self.text.clone()),
+            None => Chunks::from(self.text().clone()),
         }
     }
 
     fn bytes(&self, span: Span) -> &[u8] {
+        self.text().get(span.range()).unwrap_or_default()
+    }
+
+    fn str(&self, span: Span) -> &str {
         self.text.get(span.range()).unwrap_or_default()
     }
 
     fn slice(&self, span: Span) -> Option<Bytes> {
-        span.present().map(|span| self.text.slice(span.range()))
+        span.present().map(|span| self.text().slice(span.range()))
     }
+}
+
+/// What stands between the quotes of a string, escapes and all; `None` for any other value.
+fn unquoted(text: &str) -> Option<&str> {
+    text.strip_prefix('"')?.strip_suffix('"')
 }

@@ -94,15 +94,13 @@ pub(super) struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// Checks UTF-8 and stands at the first byte of the value, behind BOM and white space.
-    pub(super) fn new(text: &'a [u8], max_depth: u16) -> Result<Self, Rejected> {
+    /// Stands at the first byte of the value, behind BOM and white space.
+    pub(super) fn new(text: &'a str, max_depth: u16) -> Result<Self, Rejected> {
         if u32::try_from(text.len()).is_err() {
             // Spans could not name its bytes.
             return Err(Rejected::Syntax { offset: u32::MAX as usize });
         }
-        if let Err(error) = std::str::from_utf8(text) {
-            return Err(Rejected::Syntax { offset: error.valid_up_to() });
-        }
+        let text = text.as_bytes();
         let position = space(text, if text.starts_with(BOM) { BOM.len() } else { 0 });
         Ok(Self { text, position, base: 0, max_depth: usize::from(max_depth) })
     }
