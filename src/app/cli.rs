@@ -58,9 +58,10 @@ pub(crate) enum Command {
     },
     /// Run the built-in example server, to have something to put the gateway in front of
     ///
-    /// An MCP server on standard input and output or over Streamable HTTP (on /mcp), with plain
-    /// JSON-RPC 2.0 beside it (on /rpc: sum, calculate, echo, sleep, fail). It speaks all revisions
-    /// of MCP, with sessions and without.
+    /// An MCP server on standard input and output, over Streamable HTTP or over WebSocket (on /mcp),
+    /// with plain JSON-RPC 2.0 beside it (on /rpc: sum, calculate, echo, sleep, fail; over WebSocket
+    /// also demo_subscribe, demo_unsubscribe and demo_publish). It speaks all revisions of MCP, with
+    /// sessions and without.
     ExampleServer(ExampleArgs),
     /// Print a completion script for a shell
     ///

@@ -166,13 +166,13 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, fixed("Mcp-Session-Id"));
 }
 
-fn is_local_origin(origin: &HeaderValue) -> bool {
+pub(super) fn is_local_origin(origin: &HeaderValue) -> bool {
     let text = origin.to_str().unwrap_or_default();
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     host.is_some_and(is_local_name)
 }
 
-fn is_local_host(host: &HeaderValue) -> bool {
+pub(super) fn is_local_host(host: &HeaderValue) -> bool {
     is_local_name(host.to_str().unwrap_or_default())
 }
 

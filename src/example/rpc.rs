@@ -1,4 +1,4 @@
-//! `/rpc`: plain JSON-RPC 2.0 over POST, for routes that are not MCP. Ids and what `echo` gives back
+//! `/rpc`: plain JSON-RPC 2.0, for routes that are not MCP. Ids and what `echo` gives back
 //! keep the client's spelling.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +15,7 @@ use super::http::{self, Body, Refusal, empty, read_json};
 use super::message::{
     Envelope, INVALID_REQUEST, NoId, RpcError, Text, is_plain_id, print_error, print_result,
 };
+use super::topics::{Line, Topics};
 
 /// Messages of one array that are worked on at once.
 const PARALLEL: usize = 64;
@@ -27,6 +28,8 @@ const FAIL_CODE: i64 = -32000;
 #[derive(Default)]
 pub(super) struct Rpc {
     notifications_seen: AtomicU64,
+    /// Subscriptions of connections that can have some.
+    pub(super) topics: Topics,
 }
 
 /// Answers a request to `/rpc`.
@@ -36,7 +39,7 @@ pub(super) async fn respond(rpc: &Rpc, request: Request<Incoming>) -> Response<B
     }
     let media_types = ["application/json", "application/json-rpc", "application/jsonrequest"];
     match read_json(request, &media_types).await {
-        Ok(body) => match rpc.answer(&body).await {
+        Ok(body) => match rpc.answer(&body, None).await {
             Answer { text: Some(text), had_id: true } => http::json(StatusCode::OK, text),
             Answer { text: Some(text), had_id: false } => http::json(StatusCode::BAD_REQUEST, text),
             Answer { text: None, .. } => empty(StatusCode::NO_CONTENT),
@@ -55,18 +58,23 @@ struct Answer {
 }
 
 impl Rpc {
-    async fn answer(&self, body: &[u8]) -> Answer {
+    /// Answers what came on a connection that may subscribe.
+    pub(super) async fn answer_on(&self, text: &[u8], line: &Line) -> Option<String> {
+        self.answer(text, Some(line)).await.text
+    }
+
+    async fn answer(&self, body: &[u8], line: Option<&Line>) -> Answer {
         match Text::read(body) {
             Err(why) => Answer { text: Some(print_error(None, NoId::Null, &why)), had_id: false },
             Ok(Text::One(raw)) => {
                 let had_id =
                     Envelope::read(raw).is_ok_and(|envelope| usable_id(&envelope).is_some());
-                Answer { text: self.answer_one(raw).await, had_id }
+                Answer { text: self.answer_one(raw, line).await, had_id }
             }
             Ok(Text::Many(many)) => {
                 let mut answers = Vec::with_capacity(many.len());
                 for raw in many {
-                    answers.push(self.answer_one(raw));
+                    answers.push(self.answer_one(raw, line));
                 }
                 let answers: Vec<_> = stream::iter(answers).buffered(PARALLEL).collect().await;
                 let answers: Vec<String> = answers.into_iter().flatten().collect();
@@ -77,7 +85,7 @@ impl Rpc {
     }
 
     /// Answers one message; `None` if it was a notification.
-    async fn answer_one(&self, raw: &RawValue) -> Option<String> {
+    async fn answer_one(&self, raw: &RawValue, line: Option<&Line>) -> Option<String> {
         let envelope = match Envelope::read(raw) {
             Ok(envelope) => envelope,
             Err(why) => return Some(print_error(None, NoId::Null, &why)),
@@ -92,7 +100,7 @@ impl Rpc {
             self.notifications_seen.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        Some(match self.run(&method, Params(envelope.params)).await {
+        Some(match self.run(&method, Params(envelope.params), line).await {
             Ok(result) => print_result(id, &result),
             Err(Failure { error, data: None }) => print_error(Some(id), NoId::Null, &error),
             Err(Failure { error, data: Some(data) }) => print_failure(id, &error, data),
@@ -100,7 +108,12 @@ impl Rpc {
     }
 
     /// Runs a method; the result is JSON text.
-    async fn run<'a>(&self, method: &str, params: Params<'a>) -> Result<String, Failure<'a>> {
+    async fn run<'a>(
+        &self,
+        method: &str,
+        params: Params<'a>,
+        line: Option<&Line>,
+    ) -> Result<String, Failure<'a>> {
         match method {
             "echo" => Ok(params.0.map_or("null", RawValue::get).to_owned()),
             "sum" => Ok(sum(params)?.to_string()),
@@ -115,6 +128,40 @@ impl Rpc {
             }
             "fail" => Err(fail(params)),
             "notifications_seen" => Ok(self.notifications_seen.load(Ordering::Relaxed).to_string()),
+            "demo_publish" => {
+                let [topic, value] = params.pick(["topic", "value"])?;
+                let topic = topic.map(read).transpose()?.unwrap_or_default();
+                let topic = topic.as_str().ok_or_else(|| RpcError::params("topic is missing"))?;
+                let value = value.ok_or_else(|| RpcError::params("value is missing"))?;
+                Ok(self.topics.publish(topic, value).await.to_string())
+            }
+            "demo_subscribers" => Ok(self.topics.len().to_string()),
+            _ => match line {
+                Some(line) => self.run_on(method, params, line),
+                None => Err(RpcError::no_method(method).into()),
+            },
+        }
+    }
+
+    /// Runs a method that only connections have on which more than answers can be sent.
+    fn run_on<'a>(
+        &self,
+        method: &str,
+        params: Params<'a>,
+        line: &Line,
+    ) -> Result<String, Failure<'a>> {
+        match method {
+            "demo_subscribe" => {
+                let topic = params.first("topic")?;
+                let topic = topic.as_str().ok_or_else(|| RpcError::params("topic is a string"))?;
+                let id = self.topics.subscribe(topic.to_owned(), line);
+                Ok(json!(id.ok_or_else(|| RpcError::params("too many subscriptions"))?).to_string())
+            }
+            "demo_unsubscribe" => {
+                let id = params.first("subscription")?;
+                let id = id.as_str().ok_or_else(|| RpcError::params("subscription is a string"))?;
+                Ok(self.topics.unsubscribe(id, line).to_string())
+            }
             _ => Err(RpcError::no_method(method).into()),
         }
     }
@@ -250,7 +297,7 @@ mod tests {
     use super::*;
 
     async fn ask(body: &str) -> String {
-        Rpc::default().answer(body.as_bytes()).await.text.unwrap_or_default()
+        Rpc::default().answer(body.as_bytes(), None).await.text.unwrap_or_default()
     }
 
     /// The result of a method, or its error's code.
@@ -373,10 +420,10 @@ mod tests {
         let rpc = Rpc::default();
         let silent = Answer { text: None, had_id: false };
         let one = r#"{"jsonrpc":"2.0","method":"nothing"}"#;
-        assert_eq!(rpc.answer(one.as_bytes()).await, silent);
-        assert_eq!(rpc.answer(format!("[{one},{one}]").as_bytes()).await.text, None);
+        assert_eq!(rpc.answer(one.as_bytes(), None).await, silent);
+        assert_eq!(rpc.answer(format!("[{one},{one}]").as_bytes(), None).await.text, None);
         let body = r#"{"jsonrpc":"2.0","method":"notifications_seen","id":1}"#;
-        let answer = rpc.answer(body.as_bytes()).await.text.unwrap();
+        let answer = rpc.answer(body.as_bytes(), None).await.text.unwrap();
         assert_eq!(answer, r#"{"jsonrpc":"2.0","id":1,"result":3}"#);
     }
 

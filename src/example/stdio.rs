@@ -31,11 +31,7 @@ pub(super) async fn serve(
     let (queue, outgoing) = mpsc::channel(QUEUE);
     let mut tasks = JoinSet::new();
     tasks.spawn(write(outgoing, output));
-    let client = Client {
-        session: server.open(Standing::line(queue.clone())),
-        line: Line::new(server),
-        offered: server.offered,
-    };
+    let client = Client::new(server, &queue);
     let mut calls = JoinSet::new();
     let mut lines = Lines::new(BufReader::new(input));
     let ended = loop {
@@ -49,7 +45,7 @@ pub(super) async fn serve(
             _ = tasks.join_next() => return Ok(()),
         }
     };
-    client.session.hang_up();
+    client.hang_up();
     server.ending.cancel();
     let finished = async { while calls.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(GRACE, finished).await;
@@ -61,15 +57,26 @@ pub(super) async fn serve(
 }
 
 /// Who is at the other end: a session, once it has opened one, and requests that stand alone.
-struct Client {
+pub(super) struct Client {
     session: Arc<Session>,
     line: Line,
     offered: Offered,
 }
 
 impl Client {
+    /// Somebody whose messages are put into this queue.
+    pub(super) fn new(server: &Arc<Server>, queue: &mpsc::Sender<Outgoing>) -> Self {
+        let session = server.open(Standing::line(queue.clone()));
+        Self { session, line: Line::new(server), offered: server.offered }
+    }
+
+    /// It can be asked nothing any more.
+    pub(super) fn hang_up(&self) {
+        self.session.hang_up();
+    }
+
     /// Takes what came in one piece.
-    fn take(&self, piece: Piece, outbox: &Outbox) -> Reply {
+    pub(super) fn take(&self, piece: Piece, outbox: &Outbox) -> Reply {
         if let Piece::One(Incoming::Notification { method, params }) = &piece
             && method == "notifications/cancelled"
         {
@@ -82,7 +89,7 @@ impl Client {
     }
 
     /// How errors without an id are spelled.
-    fn no_id(&self) -> NoId {
+    pub(super) fn no_id(&self) -> NoId {
         if self.offered.legacy().is_some() { self.session.no_id() } else { NoId::Absent }
     }
 }

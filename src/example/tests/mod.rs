@@ -63,6 +63,8 @@ fn options_that_do_not_go_together_are_refused() {
         "x",
         "x --stdio --http 127.0.0.1:0",
         "x --stdio --stateless",
+        "x --ws 127.0.0.1:0 --http 127.0.0.1:0",
+        "x --ws 127.0.0.1:0 --stateless",
         "x --stdio --answers sse",
         "x --stdio --page-size 0",
         "x --stdio --revision 2026-07-29",
