@@ -262,7 +262,7 @@ impl Table<'_> {
     fn remote(&mut self, url: &Value, server: &Map<String, Value>) -> Result<(), String> {
         let url = url.as_str().ok_or("its `url` is no text")?;
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
-        if matches!(scheme.as_str(), "https" | "ws" | "wss") {
+        if matches!(scheme.as_str(), "https" | "wss") {
             return Err(format!("`{scheme}:` is not supported in this version"));
         }
         if server.get("type").is_some_and(|kind| kind == "sse") {

@@ -36,11 +36,11 @@ pub struct UpstreamConfig {
     pub env_inherit: Vec<String>,
     /// Working folder of the child.
     pub cwd: Option<PathBuf>,
-    /// Address of the server: `http://…`.
+    /// Address of the server: `http://…`, or `ws://…` for WebSocket.
     #[serde(with = "types::optional_url")]
     #[schemars(with = "Option<url::Url>")]
     pub url: Option<url::Url>,
-    /// Headers sent with each request.
+    /// Headers sent with each request; over WebSocket with the upgrade.
     pub headers: BTreeMap<String, Secret>,
     /// Pins the revision: `auto` or one revision.
     pub revision: Revision,
@@ -95,6 +95,18 @@ pub struct UpstreamConfig {
     pub batch: bool,
     /// Most elements that travel together (with `batch`); more of them travel in several arrays.
     pub max_batch: Option<usize>,
+    /// Plain JSON-RPC over WebSocket: how many connections all calls share.
+    pub connections: usize,
+    /// WebSocket: the subprotocol that is offered. Default: `mcp` for MCP, else none; `""` for none.
+    pub subprotocol: Option<String>,
+    /// WebSocket: after how much silence the upstream is asked whether it lives.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub ping_interval: Duration,
+    /// WebSocket: how long it may then stay silent before the connection is given up.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub ping_timeout: Duration,
     /// Schemes of resource URIs that it owns though it lists no such resource, such as `file`.
     pub uri_schemes: Vec<String>,
     /// Choice and naming of its tools.
@@ -132,6 +144,10 @@ impl Default for UpstreamConfig {
             max_message: 16 << 20,
             batch: false,
             max_batch: None,
+            connections: 1,
+            subprotocol: None,
+            ping_interval: Duration::from_secs(20),
+            ping_timeout: Duration::from_secs(20),
             uri_schemes: Vec::new(),
             tools: ToolsConfig::default(),
         }

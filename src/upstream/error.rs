@@ -117,6 +117,19 @@ impl CallError {
         }
     }
 
+    /// Why, without naming the upstream or where it is.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Self::Connect { what, .. }
+            | Self::Closed { what, .. }
+            | Self::Protocol { what, .. } => what.clone(),
+            Self::Timeout { after, .. } => format!("no answer within {after:?}"),
+            Self::Status { status, .. } => format!("HTTP status {status}"),
+            Self::Busy { .. } => "overloaded".to_owned(),
+            Self::HeaderMismatch { .. } => self.to_string(),
+        }
+    }
+
     /// Whether another attempt is safe.
     pub fn retry(&self) -> Retry {
         match self {

@@ -12,8 +12,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::backoff::Backoff;
 use super::call::{CallerId, Client, OutCall};
-use super::stdio::Backoff;
+use super::judge::{Invalid, Judged};
 use super::verdict::Verdict;
 use super::{CallError, Events};
 use crate::config::{Revision, UpstreamConfig, UpstreamName};
@@ -190,6 +191,21 @@ impl LinkContext {
     /// [`CallError::Timeout`] of this upstream.
     pub(super) fn timeout(&self, after: Duration) -> CallError {
         CallError::Timeout { upstream: self.name.clone(), after }
+    }
+
+    /// The verdict on an answer as the outcome of its call.
+    pub(super) fn settled(&self, judged: Result<Judged, Invalid>) -> Result<Message, CallError> {
+        match judged {
+            Ok(Judged::Answer(answer)) => Ok(answer),
+            Ok(Judged::Mended(answer)) => {
+                self.metrics.stray.inc();
+                Ok(answer)
+            }
+            Ok(Judged::Foreign) => Err(self.protocol("its answer has another id")),
+            Err(Invalid { what, upstream_error }) => {
+                Err(CallError::Protocol { upstream: self.name.clone(), what, upstream_error })
+            }
+        }
     }
 
     /// [`CallError::Protocol`] of this upstream.

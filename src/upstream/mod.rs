@@ -4,6 +4,7 @@
 //! children) are pooled by [`LinkKey`]; plain JSON-RPC calls need no link. This room mints every id and
 //! progress token that goes upstream and maps them back; it knows no client session and no route.
 
+mod backoff;
 mod call;
 mod duplex;
 mod error;
@@ -17,6 +18,7 @@ mod stamp;
 mod stdio;
 mod subscription;
 mod verdict;
+mod ws;
 
 pub use call::{Answered, Ask, AskReply, CallEvent, CallerId, Client, OutCall};
 pub use error::{CallError, Retry};

@@ -39,3 +39,4 @@ mod upstream_sessions;
 mod ws;
 mod ws_client;
 mod ws_frames;
+mod ws_upstream;

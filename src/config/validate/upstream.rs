@@ -19,11 +19,19 @@ const OWN_HEADERS: &[&str] = &[
     "last-event-id",
     "mcp-protocol-version",
     "mcp-session-id",
+    "sec-websocket-accept",
+    "sec-websocket-extensions",
+    "sec-websocket-key",
+    "sec-websocket-protocol",
+    "sec-websocket-version",
     "te",
     "trailer",
     "transfer-encoding",
     "upgrade",
 ];
+
+/// Most connections that calls share.
+const MOST_CONNECTIONS: usize = 64;
 
 /// Longest name of a tool (MCP 2025-11-25, tools).
 const LONGEST_TOOL: usize = 128;
@@ -46,6 +54,7 @@ impl Checks<'_> {
         self.child(upstream, &table);
         self.headers(upstream, &table);
         self.times(upstream, &table);
+        self.websocket(upstream, &table);
         self.schemes(upstream, &table);
         self.tools(&upstream.tools, upstream, &table.key("tools"));
         self.no_effect(upstream, &table);
@@ -76,15 +85,17 @@ impl Checks<'_> {
         let Some(url) = &upstream.url else { return };
         let at = table.key("url");
         match url.scheme() {
-            "http" => {}
-            scheme @ ("https" | "ws" | "wss") => {
+            "http" | "ws" => {}
+            scheme @ ("https" | "wss") => {
                 let message = format!(
-                    "begins with `{scheme}:`, which is not supported in this version; use `http:`"
+                    "begins with `{scheme}:`, which is not supported in this version; use `{}:`",
+                    scheme.strip_suffix('s').unwrap_or(scheme)
                 );
                 self.wrong(at.clone(), &message);
             }
             scheme => {
-                let message = format!("begins with `{scheme}:`; it must begin with `http:`");
+                let message =
+                    format!("begins with `{scheme}:`; it must begin with `http:` or `ws:`");
                 self.wrong(at.clone(), &message);
                 return;
             }
@@ -175,6 +186,19 @@ impl Checks<'_> {
         }
     }
 
+    fn websocket(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
+        self.positive(table, "connections", upstream.connections);
+        if upstream.connections > MOST_CONNECTIONS {
+            let message = format!("must be at most {MOST_CONNECTIONS}");
+            self.wrong(table.key("connections"), &message);
+        }
+        let is_token = |text: &str| text.is_empty() || text.parse::<http::Method>().is_ok();
+        if upstream.subprotocol.as_deref().is_some_and(|name| !is_token(name)) {
+            let message = "is no name of a subprotocol: letters, digits, `.`, `-` and `_`";
+            self.wrong(table.key("subprotocol"), message);
+        }
+    }
+
     fn times(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
         for (key, number) in [
             ("max_concurrency", upstream.max_concurrency),
@@ -192,6 +216,8 @@ impl Checks<'_> {
             ("probe_timeout", Some(upstream.probe_timeout)),
             ("list_timeout", Some(upstream.list_timeout)),
             ("idle_timeout", upstream.idle_timeout),
+            ("ping_interval", Some(upstream.ping_interval)),
+            ("ping_timeout", Some(upstream.ping_timeout)),
         ] {
             duration.into_iter().for_each(|duration| self.lasting(table, key, duration));
         }
@@ -271,7 +297,16 @@ impl Checks<'_> {
         }
         if upstream.url.is_none() {
             let keys = ["headers", "connect_timeout", "first_byte_timeout"];
-            idle.extend(keys.map(|key| (key, "is for HTTP, and there is no `url`")));
+            idle.extend(keys.map(|key| (key, "is for HTTP and WebSocket, and there is no `url`")));
+        }
+        let is_ws = upstream.url.as_ref().is_some_and(|url| url.scheme().starts_with("ws"));
+        if !is_ws {
+            let keys = ["connections", "subprotocol", "ping_interval", "ping_timeout"];
+            idle.extend(keys.map(|key| (key, "is for WebSocket, and `url` is none")));
+        } else if upstream.protocol == Protocol::Mcp {
+            idle.push(("connections", "is for `protocol = \"jsonrpc\"`"));
+        } else {
+            idle.push(("batch", "is for HTTP: over WebSocket elements travel one by one"));
         }
         match upstream.protocol {
             Protocol::Mcp => {

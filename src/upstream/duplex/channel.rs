@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::super::judge::{Dialect, Invalid, Judged, judge};
+use super::super::judge::{Dialect, judge};
 use super::super::link::LinkContext;
 use super::super::pending::{Pending, Slot, later};
 use super::super::{CallError, CallEvent, Events, OutCall};
@@ -106,6 +106,12 @@ impl Outlet {
                 count = self.queue.recv_many(batch, most) => return count,
             }
         }
+    }
+
+    /// Takes no more, and gives away what waits to be written.
+    pub(in crate::upstream) fn rest(&mut self) -> Vec<Out> {
+        self.queue.close();
+        std::iter::from_fn(|| self.queue.try_recv().ok()).collect()
     }
 }
 
@@ -282,7 +288,7 @@ impl Channel {
             _ => None,
         };
         drop(recall);
-        self.settle(answer?, id)
+        self.ctx.settled(judge(answer?, id, Dialect::Mcp))
     }
 
     async fn await_answer(
@@ -319,21 +325,6 @@ impl Channel {
                     }
                     timer.as_mut().reset(due.min(limits.hard));
                 }
-            }
-        }
-    }
-
-    /// The outcome of a call that was answered.
-    fn settle(&self, answer: Message, id: u64) -> Result<Message, CallError> {
-        match judge(answer, id, Dialect::Mcp) {
-            Ok(Judged::Answer(answer)) => Ok(answer),
-            Ok(Judged::Mended(answer)) => {
-                self.ctx.metrics.stray.inc();
-                Ok(answer)
-            }
-            Ok(Judged::Foreign) => Err(self.ctx.protocol("its answer has another id")),
-            Err(Invalid { what, upstream_error }) => {
-                Err(CallError::Protocol { upstream: self.ctx.name.clone(), what, upstream_error })
             }
         }
     }

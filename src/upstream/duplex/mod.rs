@@ -17,3 +17,4 @@ pub(in crate::upstream) mod tests;
 pub(in crate::upstream) use channel::{Channel, Out, Outlet, Sort};
 pub(in crate::upstream) use listen::Watched;
 pub(in crate::upstream) use noise::{Flow, Tail, printable};
+pub(in crate::upstream) use salvage::salvage_id;

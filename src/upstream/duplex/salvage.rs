@@ -5,7 +5,7 @@ use memchr::memchr2;
 /// The number in the member `id` of the outermost object, if there is exactly one and no `method`: the id of a
 /// response whose text is broken somewhere else (invalid UTF-8, `NaN`, nested too deep). Names with escapes are not
 /// decoded; nothing is checked besides strings and brackets.
-pub(super) fn salvage_id(text: &[u8]) -> Option<u64> {
+pub(in crate::upstream) fn salvage_id(text: &[u8]) -> Option<u64> {
     let mut depth = 0_usize;
     let mut at = 0;
     let mut id = None;

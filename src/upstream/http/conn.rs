@@ -34,11 +34,11 @@ const REST: usize = 16;
 
 /// Where the connections lead.
 #[derive(Clone, Debug)]
-pub(super) struct Address {
+pub(in crate::upstream) struct Address {
     /// Name or number.
-    pub(super) host: Host<String>,
+    pub(in crate::upstream) host: Host<String>,
     /// TCP port.
-    pub(super) port: u16,
+    pub(in crate::upstream) port: u16,
 }
 
 /// The connections to one address: one list for each worker thread and one for all others, so that a request
@@ -270,7 +270,7 @@ impl Lease {
 }
 
 /// Tries every address of the host in turn.
-async fn connect(address: &Address) -> io::Result<TcpStream> {
+pub(in crate::upstream) async fn connect(address: &Address) -> io::Result<TcpStream> {
     match &address.host {
         Host::Ipv4(ip) => TcpStream::connect(SocketAddr::from((*ip, address.port))).await,
         Host::Ipv6(ip) => TcpStream::connect(SocketAddr::from((*ip, address.port))).await,
@@ -279,7 +279,7 @@ async fn connect(address: &Address) -> io::Result<TcpStream> {
 }
 
 /// What went wrong, without the address.
-fn describe(error: &io::Error) -> String {
+pub(in crate::upstream) fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::TimedOut => "connection timed out".to_owned(),

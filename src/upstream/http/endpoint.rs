@@ -284,7 +284,7 @@ impl Endpoint {
 }
 
 /// Path and query as they stand in a request line.
-fn path_of(url: &Url) -> Option<Uri> {
+pub(in crate::upstream) fn path_of(url: &Url) -> Option<Uri> {
     match url.query() {
         None => Uri::try_from(url.path()).ok(),
         Some(query) => Uri::try_from(format!("{}?{query}", url.path())).ok(),
@@ -292,7 +292,11 @@ fn path_of(url: &Url) -> Option<Uri> {
 }
 
 /// What every request carries. The host is the upstream's own authority, whatever the client sent.
-fn headers(name: &UpstreamName, config: &UpstreamConfig, url: &Url) -> Option<HeaderMap> {
+pub(in crate::upstream) fn headers(
+    name: &UpstreamName,
+    config: &UpstreamConfig,
+    url: &Url,
+) -> Option<HeaderMap> {
     let host = match (url.host_str()?, url.port()) {
         (host, None) => HeaderValue::from_str(host),
         (host, Some(port)) => HeaderValue::from_str(&format!("{host}:{port}")),

@@ -22,9 +22,11 @@ mod worker;
 
 use super::judge;
 
-pub(in crate::upstream) use endpoint::Endpoint;
+pub(in crate::upstream) use conn::{Address, connect, describe};
+pub(in crate::upstream) use endpoint::{Endpoint, headers, path_of};
 pub(in crate::upstream) use link::{Failed, HttpLink, Unopened};
 pub(in crate::upstream) use modern::ModernLink;
 pub(in crate::upstream) use plain::Plain;
+pub(in crate::upstream) use reply::parse_retry_after;
 pub(in crate::upstream) use sse::SseLink;
 pub use worker::{set_worker, worker};

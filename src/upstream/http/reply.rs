@@ -180,7 +180,7 @@ fn keep_for(keep_alive: Option<&HeaderValue>) -> Duration {
 }
 
 /// Seconds or an HTTP date (RFC 9110 §10.2.3), capped.
-fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Duration> {
+pub(in crate::upstream) fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Duration> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let seconds = text.parse().unwrap_or(u64::MAX);

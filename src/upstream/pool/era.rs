@@ -17,6 +17,7 @@ use crate::mcp::{ClientCaps, Era, ProtocolVersion};
 use crate::upstream::http::{Endpoint, HttpLink, ModernLink, SseLink, Unopened};
 use crate::upstream::stdio::StdioLink;
 use crate::upstream::subscription::Watched;
+use crate::upstream::ws::{Target, WsLink};
 use crate::upstream::{CallError, LinkKey, LinkScope};
 
 /// Most slots that are looked at for one link: each opening may find out that the era is the other one.
@@ -129,6 +130,9 @@ impl Upstream {
         if self.is_child() {
             return self.open_child(place).await;
         }
+        if let Some(target) = self.ws_target().await? {
+            return self.open_connection(place, &target).await;
+        }
         let (endpoint, _) = self.dialled().await?;
         match place.era {
             Era::Legacy => self.open_session(place, endpoint).await,
@@ -154,6 +158,22 @@ impl Upstream {
         }
         // Another key, with other capabilities: this child was started only to find out.
         link.close().await;
+        self.verdict.refused(place.era, Instant::now());
+        Ok(None)
+    }
+
+    /// Who is spoken to over WebSocket is asked on the connection which era it speaks, like a child.
+    async fn open_connection(
+        self: &Arc<Self>,
+        place: &LinkKey,
+        target: &Target,
+    ) -> Result<Option<Link>, CallError> {
+        let link = WsLink::open(self.context(place), target, self.watched()).await?;
+        if link.hello().version.era() == place.era {
+            return Ok(Some(Link::Ws(link)));
+        }
+        // Another key, with other capabilities.
+        link.close();
         self.verdict.refused(place.era, Instant::now());
         Ok(None)
     }

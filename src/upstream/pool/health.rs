@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::Upstream;
+use super::Ws;
 use super::slot::Link;
 use crate::config::Protocol;
 use crate::upstream::CallError;
@@ -33,6 +34,9 @@ pub(super) struct Health {
 impl Upstream {
     /// How it is.
     pub fn state(&self) -> State {
+        if let Some(shared) = self.ws.as_ref().and_then(Ws::shared) {
+            return shared.state();
+        }
         let failed = self.health.failed.load(Ordering::Relaxed);
         let down = || State::Down(self.health.why.lock().clone());
         // Whether an address is reached is known from the last attempt only; a child is known to live.
@@ -49,7 +53,7 @@ impl Upstream {
                 Some(link) if link.is_up() => return State::Up,
                 Some(Link::Stdio(_)) => restarting = true,
                 // The next call opens another.
-                Some(Link::Http(_) | Link::Modern(_) | Link::Sse(_)) => {}
+                Some(Link::Http(_) | Link::Modern(_) | Link::Sse(_) | Link::Ws(_)) => {}
                 None => opening |= slot.is_opening(),
             }
         }
@@ -91,16 +95,7 @@ impl Upstream {
     }
 
     pub(super) fn failed(&self, error: &CallError) {
-        let why = match error {
-            CallError::Connect { what, .. }
-            | CallError::Closed { what, .. }
-            | CallError::Protocol { what, .. } => what.clone(),
-            CallError::Timeout { after, .. } => format!("no answer within {after:?}"),
-            CallError::Status { status, .. } => format!("HTTP status {status}"),
-            CallError::Busy { .. } => "overloaded".to_owned(),
-            CallError::HeaderMismatch { .. } => error.to_string(),
-        };
-        *self.health.why.lock() = why;
+        *self.health.why.lock() = error.reason();
         self.health.failed.store(true, Ordering::Relaxed);
         self.refresh();
     }

@@ -24,10 +24,12 @@ use self::health::Health;
 pub use self::health::State;
 use self::opening::Hold;
 use self::slot::{Link, Slot, Visit};
+use super::backoff::Backoff;
 use super::http::{Endpoint, Plain};
-use super::stdio::{Backoff, Process};
+use super::stdio::Process;
 use super::subscription::Watched;
 use super::verdict::Verdict;
+use super::ws::{self, Target};
 use super::{Answered, CallError, Hello, LinkKey, Notice, OutCall};
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Message;
@@ -68,6 +70,22 @@ pub struct Kept {
     _other: Option<Visit>,
 }
 
+/// What an upstream over WebSocket is dialled with.
+#[derive(Debug)]
+struct Ws {
+    /// Where its connections lead; or why it cannot be spoken to.
+    target: Result<Arc<Target>, String>,
+    /// Those of plain JSON-RPC.
+    plain: OnceLock<ws::Plain>,
+}
+
+impl Ws {
+    /// The connections of plain JSON-RPC, once there were any.
+    fn shared(&self) -> Option<&ws::Plain> {
+        self.plain.get()
+    }
+}
+
 /// One logical upstream.
 #[derive(Debug)]
 pub struct Upstream {
@@ -78,6 +96,8 @@ pub struct Upstream {
     stop: CancellationToken,
     /// Its address and the counters of plain calls; or why it cannot be spoken to over HTTP.
     http: Result<(Arc<Endpoint>, Plain), String>,
+    /// The same of one that is spoken to over WebSocket.
+    ws: Option<Ws>,
     /// The child, of one that is started and dialled.
     process: OnceLock<Arc<Process>>,
     links: DashMap<LinkKey, Arc<Slot>>,
@@ -114,6 +134,10 @@ impl Upstream {
             let plain = Plain::new(&endpoint);
             (Arc::new(endpoint), plain)
         });
+        let ws = Target::serves(&config).then(|| Ws {
+            target: Target::new(&name, &config, &deps.tasks).map(Arc::new),
+            plain: OnceLock::new(),
+        });
         let (notices, reported) = mpsc::channel(NOTICES);
         Arc::new(Self {
             verdict: Arc::new(Verdict::new(config.revision)),
@@ -121,6 +145,7 @@ impl Upstream {
             config,
             stop: deps.stop.child_token(),
             http,
+            ws,
             deps,
             process: OnceLock::new(),
             links: DashMap::new(),
@@ -163,6 +188,7 @@ impl Upstream {
                 Link::Http(link) => link.call(&call).await,
                 Link::Modern(link) => link.call(&call).await,
                 Link::Sse(link) => Box::pin(link.call(&call)).await,
+                Link::Ws(link) => Box::pin(link.call(&call)).await,
                 Link::Stdio(link) => {
                     let result = Box::pin(link.call(call)).await;
                     return self.noted(result.map(|message| Answered { message, version }));
@@ -209,9 +235,12 @@ impl Upstream {
     pub fn known(&self) -> Option<Arc<Hello>> {
         self.known.load_full()
     }
-    /// Plain JSON-RPC: one request or notification over HTTP. The answer is validated (JSONRPC rows 24 to 29, 47);
+    /// Plain JSON-RPC: one request or notification. The answer is validated (JSONRPC rows 24 to 29, 47);
     /// `Ok(None)` for notifications.
     pub async fn call_plain(self: &Arc<Self>, call: OutCall) -> Result<Option<Message>, CallError> {
+        if let Some(plain) = self.ws_plain().await? {
+            return self.noted(plain.call(&call).await);
+        }
         let (endpoint, plain) = self.dialled().await?;
         self.noted(plain.call(endpoint, &call).await)
     }
@@ -221,9 +250,12 @@ impl Upstream {
         self: &Arc<Self>,
         calls: Vec<OutCall>,
     ) -> Vec<Result<Option<Message>, CallError>> {
-        let outcomes = match self.dialled().await {
-            Ok((endpoint, plain)) => plain.call_batch(endpoint, &calls).await,
-            Err(error) => calls.iter().map(|_| Err(error.again())).collect(),
+        let outcomes = match (self.ws_plain().await, self.dialled().await) {
+            (Ok(Some(plain)), _) => plain.call_batch(&calls).await,
+            (Ok(None), Ok((endpoint, plain))) => plain.call_batch(endpoint, &calls).await,
+            (Err(error), _) | (Ok(None), Err(error)) => {
+                calls.iter().map(|_| Err(error.again())).collect()
+            }
         };
         outcomes.into_iter().map(|outcome| self.noted(outcome)).collect()
     }

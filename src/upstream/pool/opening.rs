@@ -14,7 +14,12 @@ use crate::mcp::{ClientCaps, Era};
 use crate::upstream::http::{Endpoint, Plain};
 use crate::upstream::link::{Inlet, LinkContext};
 use crate::upstream::stdio::Process;
+use crate::upstream::ws::{self, Target};
 use crate::upstream::{CallError, LinkKey, LinkScope, NoticeKind};
+
+/// The key of what is no link of any client.
+const NOBODY: LinkKey =
+    LinkKey { scope: LinkScope::Shared, caps: ClientCaps::NONE, era: Era::Legacy };
 
 impl Upstream {
     /// Begins to use the slot of a key.
@@ -124,16 +129,35 @@ impl Upstream {
 
     /// What is dialled over HTTP; its child, if it has one, is started and waited for.
     pub(super) async fn dialled(self: &Arc<Self>) -> Result<&(Arc<Endpoint>, Plain), CallError> {
-        self.check_open()?;
         let http = self.http.as_ref().map_err(|what| self.unreachable(what))?;
+        self.started().await?;
+        Ok(http)
+    }
+
+    /// Where WebSocket connections lead, if that is what is spoken; the child, if there is one, is started and waited for.
+    pub(super) async fn ws_target(self: &Arc<Self>) -> Result<Option<Arc<Target>>, CallError> {
+        let Some(ws) = &self.ws else { return Ok(None) };
+        let target = ws.target.as_ref().map_err(|what| self.unreachable(what))?;
+        self.started().await?;
+        Ok(Some(Arc::clone(target)))
+    }
+
+    /// The connections of plain JSON-RPC over WebSocket, if that is what is spoken.
+    pub(super) async fn ws_plain(self: &Arc<Self>) -> Result<Option<&ws::Plain>, CallError> {
+        let Some(target) = self.ws_target().await? else { return Ok(None) };
+        let made = || ws::Plain::new(&self.context(&NOBODY), &target);
+        Ok(self.ws.as_ref().map(|ws| ws.plain.get_or_init(made)))
+    }
+
+    /// Looks after what is used; the child, if there is one, is started and waited for.
+    async fn started(self: &Arc<Self>) -> Result<(), CallError> {
+        self.check_open()?;
         self.begin();
         if let Some(command) = &self.config.command {
-            let key =
-                LinkKey { scope: LinkScope::Shared, caps: ClientCaps::NONE, era: Era::Legacy };
-            let start = || Process::start(self.context(&key), command.clone());
+            let start = || Process::start(self.context(&NOBODY), command.clone());
             self.process.get_or_init(start).ready().await?;
         }
-        Ok(http)
+        Ok(())
     }
 
     pub(super) fn context(&self, key: &LinkKey) -> LinkContext {

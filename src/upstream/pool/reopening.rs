@@ -1,4 +1,4 @@
-//! Coming back to a session whose stream ended, though nobody calls: it brings news that nobody asks for.
+//! Coming back to a session whose stream or connection ended, though nobody calls: it brings news that nobody asks for.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -7,10 +7,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Upstream;
-use super::slot::Link;
 use crate::upstream::LinkKey;
 
-/// The first pause.
+/// The first pause, on average.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Attempts and short-lived streams in a row, after which the next call is waited for.
 const MAX_RELAPSES: u32 = 8;
@@ -18,15 +17,12 @@ const MAX_RELAPSES: u32 = 8;
 const STEADY: Duration = Duration::from_secs(30);
 
 impl Upstream {
-    /// The link with that key was lost: where it was a stream, its place is empty now, and soon taken by another one.
+    /// The link with that key was lost: where it was a stream or a connection, its place is empty now, and soon taken by another one.
     pub(super) fn recover(self: &Arc<Self>, key: &LinkKey) {
         let Some(slot) = self.links.get(key).map(|slot| Arc::clone(&slot)) else { return };
         let Some(link) = slot.open_link() else { return };
-        let Link::Sse(stream) = &link else { return };
-        if stream.is_open() {
-            return;
-        }
-        if stream.age() >= STEADY {
+        let Some(age) = link.age().filter(|_| !link.is_up()) else { return };
+        if age >= STEADY {
             self.relapses.store(0, Ordering::Relaxed);
         }
         slot.lose(&link);
@@ -34,6 +30,12 @@ impl Upstream {
         let stop = self.stop.clone();
         self.deps.tasks.spawn(async move { stop.run_until_cancelled(reopen).await });
     }
+}
+
+/// A pause that is not the same for all whom the end of one server concerns.
+fn spread(pause: Duration) -> Duration {
+    let chance = getrandom::u32().unwrap_or(u32::MAX / 2);
+    pause.mul_f64(0.5 + f64::from(chance) / f64::from(u32::MAX))
 }
 
 async fn reopen(upstream: Weak<Upstream>, key: LinkKey) {
@@ -46,7 +48,7 @@ async fn reopen(upstream: Weak<Upstream>, key: LinkKey) {
         if relapses >= MAX_RELAPSES {
             return;
         }
-        sleep(AGAIN_AFTER.saturating_mul(1 << relapses)).await;
+        sleep(spread(AGAIN_AFTER.saturating_mul(1 << relapses))).await;
         let Some(upstream) = upstream.upgrade() else { return };
         let Some(slot) = upstream.links.get(&key).map(|slot| Arc::clone(&slot)) else { return };
         if slot.open_link().is_some() || slot.is_opening() {

@@ -99,7 +99,7 @@ impl Upstream {
             let link = slot.open_link();
             let is_open = link.is_some();
             open += usize::from(is_open);
-            if matches!(link, Some(Link::Modern(link)) if link.is_watched()) {
+            if link.is_some_and(|link| link.is_watched()) {
                 continue;
             }
             // A session's link ends with the session; a slot that holds nothing may go at any time.

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::jsonrpc::Message;
 use crate::upstream::http::{HttpLink, ModernLink, SseLink};
 use crate::upstream::stdio::StdioLink;
+use crate::upstream::ws::WsLink;
 use crate::upstream::{CallError, Hello};
 
 /// A link of either transport.
@@ -22,6 +23,8 @@ pub(super) enum Link {
     Modern(Arc<ModernLink>),
     /// A session over the older binding to HTTP. A lost one is replaced by another link.
     Sse(Arc<SseLink>),
+    /// A connection over WebSocket. A lost one is replaced by another link.
+    Ws(Arc<WsLink>),
     /// A child. It is started again behind the same link.
     Stdio(Arc<StdioLink>),
 }
@@ -33,6 +36,7 @@ impl Link {
             Self::Http(link) => link.is_open(),
             Self::Modern(link) => link.is_open(),
             Self::Sse(link) => link.is_open(),
+            Self::Ws(link) => link.is_open(),
             Self::Stdio(_) => true,
         }
     }
@@ -43,6 +47,7 @@ impl Link {
             Self::Http(link) => link.is_open(),
             Self::Modern(link) => link.is_open(),
             Self::Sse(link) => link.is_open(),
+            Self::Ws(link) => link.is_open(),
             Self::Stdio(link) => link.is_open(),
         }
     }
@@ -53,6 +58,7 @@ impl Link {
             Self::Http(link) => link.hello(),
             Self::Modern(link) => link.hello(),
             Self::Sse(link) => link.hello(),
+            Self::Ws(link) => link.hello(),
             Self::Stdio(link) => link.hello(),
         }
     }
@@ -63,7 +69,26 @@ impl Link {
             Self::Http(link) => link.notify(message).await,
             Self::Modern(link) => link.notify(message).await,
             Self::Sse(link) => link.notify(message),
+            Self::Ws(link) => link.notify(message),
             Self::Stdio(link) => link.notify(message).await,
+        }
+    }
+
+    /// For how long it has been there, of one that is a connection and so is lost with it.
+    pub(super) fn age(&self) -> Option<Duration> {
+        match self {
+            Self::Sse(link) => Some(link.age()),
+            Self::Ws(link) => Some(link.age()),
+            Self::Http(_) | Self::Modern(_) | Self::Stdio(_) => None,
+        }
+    }
+
+    /// Whether it is kept for updates of resources that nobody calls for.
+    pub(super) fn is_watched(&self) -> bool {
+        match self {
+            Self::Modern(link) => link.is_watched(),
+            Self::Ws(link) => link.is_watched(),
+            Self::Http(_) | Self::Sse(_) | Self::Stdio(_) => false,
         }
     }
 
@@ -73,6 +98,7 @@ impl Link {
             Self::Http(link) => link.close().await,
             Self::Modern(link) => link.close(),
             Self::Sse(link) => link.close(),
+            Self::Ws(link) => link.close(),
             Self::Stdio(link) => link.close().await,
         }
     }
@@ -81,6 +107,7 @@ impl Link {
     pub(super) async fn watch(&self, uri: &str) -> Result<(), CallError> {
         match self {
             Self::Modern(link) => link.watch(uri).await,
+            Self::Ws(link) => link.watch(uri).await,
             Self::Stdio(link) => link.watch(uri).await,
             Self::Http(_) | Self::Sse(_) => Ok(()),
         }
@@ -91,7 +118,7 @@ impl Link {
         match self {
             Self::Stdio(link) => link.unwatch(uri),
             // The pool knows what is watched there, also on the next link.
-            Self::Modern(_) | Self::Http(_) | Self::Sse(_) => {}
+            Self::Modern(_) | Self::Http(_) | Self::Sse(_) | Self::Ws(_) => {}
         }
     }
 
@@ -101,6 +128,7 @@ impl Link {
             Self::Http(link) => link.abandon(),
             Self::Modern(link) => link.close(),
             Self::Sse(link) => link.close(),
+            Self::Ws(link) => link.close(),
             Self::Stdio(_) => {}
         }
     }
@@ -110,8 +138,11 @@ impl Link {
             (Self::Http(one), Self::Http(two)) => Arc::ptr_eq(one, two),
             (Self::Modern(one), Self::Modern(two)) => Arc::ptr_eq(one, two),
             (Self::Sse(one), Self::Sse(two)) => Arc::ptr_eq(one, two),
+            (Self::Ws(one), Self::Ws(two)) => Arc::ptr_eq(one, two),
             (Self::Stdio(one), Self::Stdio(two)) => Arc::ptr_eq(one, two),
-            (Self::Http(_) | Self::Modern(_) | Self::Sse(_) | Self::Stdio(_), _) => false,
+            (Self::Http(_) | Self::Modern(_) | Self::Sse(_) | Self::Ws(_) | Self::Stdio(_), _) => {
+                false
+            }
         }
     }
 }

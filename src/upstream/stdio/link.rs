@@ -9,10 +9,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::super::backoff::Backoff;
 use super::super::duplex::{Channel, Tail, Watched};
 use super::super::link::{Hello, LinkContext, NoticeKind};
 use super::super::{CallError, OutCall};
-use super::backoff::Backoff;
 use super::child::Pipes;
 use super::supervisor::{Supervisor, Tenant};
 use crate::jsonrpc::Message;

@@ -4,7 +4,6 @@
 //! kept running by a `supervisor`, which starts a `child`, sends its standard error to the log (`output`) and
 //! starts it again after a [`Backoff`]. The protocol on its pipes is that of [`super::duplex`].
 
-mod backoff;
 mod child;
 mod link;
 mod output;
@@ -13,6 +12,5 @@ mod supervisor;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::upstream) use backoff::Backoff;
 pub(in crate::upstream) use link::StdioLink;
 pub(in crate::upstream) use process::Process;

@@ -11,9 +11,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use url::Host;
 
 use super::super::CallError;
+use super::super::backoff::Backoff;
 use super::super::duplex::Tail;
 use super::super::link::LinkContext;
-use super::backoff::Backoff;
 use super::child::Pipes;
 use super::output::Drain;
 use super::supervisor::{Supervisor, Tenant};

@@ -8,9 +8,9 @@ use tokio::process::ChildStderr;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::super::backoff::Backoff;
 use super::super::duplex::Tail;
 use super::super::link::LinkContext;
-use super::backoff::Backoff;
 use super::child::{Child, Pipes};
 use super::output::Drain;
 

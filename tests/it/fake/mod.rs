@@ -7,6 +7,7 @@ pub mod modern;
 pub mod scene;
 pub mod stage;
 pub mod stdio;
+pub mod ws;
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::super::backoff::Backoff;
 use super::super::link::{Inlet, LinkContext, LinkKey, LinkScope, Notice};
-use super::super::stdio::Backoff;
 use super::super::verdict::Verdict;
 use super::super::{CallError, CallEvent, CallerId, OutCall};
 use crate::config::{UpstreamConfig, UpstreamName};
