@@ -12,6 +12,7 @@ mod id;
 mod member;
 mod message;
 mod object;
+mod path;
 #[cfg(test)]
 mod properties;
 mod relay;
@@ -28,6 +29,7 @@ pub use id::{Id, IdKind};
 pub use member::Member;
 pub use message::{Answer, Kind, Message, ParamsKind};
 pub use object::{RawObject, raw_elements};
+pub use path::{ParamsPath, compact};
 pub use relay::{Flaw, Relay};
 pub use splice::{Chunks, Edit, Span};
 

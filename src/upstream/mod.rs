@@ -26,3 +26,4 @@ pub use events::{EventQueue, Events, events};
 pub use http::{set_worker, worker};
 pub use link::{Hello, LinkKey, LinkScope, Notice, NoticeKind};
 pub use pool::{Kept, State, Upstream, UpstreamDeps};
+pub use ws::{Feed, FeedKind, Listener};

@@ -30,7 +30,7 @@ use super::stdio::Process;
 use super::subscription::Watched;
 use super::verdict::Verdict;
 use super::ws::{self, Target};
-use super::{Answered, CallError, Hello, LinkKey, Notice, OutCall};
+use super::{Answered, CallError, Feed, FeedKind, Hello, LinkKey, Listener, Notice, OutCall};
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Message;
 use crate::telemetry::UpstreamMetrics;
@@ -258,6 +258,27 @@ impl Upstream {
             }
         };
         outcomes.into_iter().map(|outcome| self.noted(outcome)).collect()
+    }
+    /// Plain JSON-RPC over WebSocket: subscribes. The upstream's answer, a result or an error, and what keeps the subscription
+    /// up; `listener` hears of it from then on, if the answer is a result.
+    ///
+    /// # Errors
+    /// As for a call; [`CallError::Protocol`] when it is not spoken to over WebSocket.
+    pub async fn subscribe(
+        self: &Arc<Self>,
+        call: &OutCall,
+        kind: &Arc<FeedKind>,
+        listener: Arc<dyn Listener>,
+    ) -> Result<(Message, Feed), CallError> {
+        let Some(plain) = self.ws_plain().await? else {
+            let what = "only over WebSocket it can be subscribed to".to_owned();
+            return Err(CallError::Protocol {
+                upstream: self.name.clone(),
+                what,
+                upstream_error: None,
+            });
+        };
+        self.noted(plain.subscribe(call, kind, listener).await)
     }
     /// Ends the links of one client session (DELETE upstream, children stopped).
     pub fn end_session(self: &Arc<Self>, session: u64) {

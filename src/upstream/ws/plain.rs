@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use super::super::http::worker;
 use super::super::link::LinkContext;
 use super::super::{CallError, OutCall, State};
-use super::seat::{self, Seat};
+use super::feeds::{FeedKind, Listener};
+use super::seat::{self, Feed, Seat};
 use super::target::Target;
 use crate::jsonrpc::Message;
 
@@ -48,6 +49,17 @@ impl Plain {
     /// Several at once, outcomes in their order: each is a call of its own.
     pub(in crate::upstream) async fn call_batch(&self, calls: &[OutCall]) -> Vec<Outcome> {
         join_all(calls.iter().map(|call| self.call(call))).await
+    }
+
+    /// Subscribes: the upstream's answer, and what keeps it up. Those that may be shared are all over one connection.
+    pub(in crate::upstream) async fn subscribe(
+        &self,
+        call: &OutCall,
+        kind: &Arc<FeedKind>,
+        listener: Arc<dyn Listener>,
+    ) -> Result<(Message, Feed), CallError> {
+        let seat = if kind.share { &self.seats[0] } else { self.seat() };
+        seat.subscribe(call, kind, listener).await
     }
 
     /// A worker stays with its own connection where there are enough of them.

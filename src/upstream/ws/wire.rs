@@ -11,11 +11,12 @@ use tokio_util::sync::CancellationToken;
 use super::super::duplex::salvage_id;
 use super::super::judge::{Dialect, judge};
 use super::super::link::{LinkContext, MAX_DEPTH};
-use super::super::pending::Pending;
+use super::super::pending::{Pending, Slot};
 use super::super::{CallError, CallerId, Events, OutCall};
+use super::feeds::Feeds;
 use super::socket::{Outgoing, Source};
 use crate::jsonrpc::{
-    Body, ErrorObject, Kind, Limits, Message, NullId, error_response, parse_answers,
+    Body, Chunks, ErrorObject, Id, Kind, Limits, Message, NullId, error_response, parse_answers,
 };
 
 /// Messages that may wait to be written.
@@ -35,16 +36,19 @@ const NO_METHOD: ErrorObject = ErrorObject {
 pub(super) struct Wire {
     ctx: LinkContext,
     pending: Arc<Pending>,
+    /// Whom notifications concern.
+    feeds: Arc<Feeds>,
     outgoing: mpsc::Sender<Outgoing>,
     ended: CancellationToken,
 }
 
 impl Wire {
     /// A connection to be, and what it wants written.
-    pub(super) fn new(ctx: &LinkContext) -> (Arc<Self>, Queue) {
+    pub(super) fn new(ctx: &LinkContext, feeds: &Arc<Feeds>) -> (Arc<Self>, Queue) {
         let (outgoing, queue) = mpsc::channel(QUEUE);
         let (pending, ended) = (Arc::default(), CancellationToken::new());
-        (Arc::new(Self { ctx: ctx.clone(), pending, outgoing, ended }), Queue(queue))
+        let feeds = Arc::clone(feeds);
+        (Arc::new(Self { ctx: ctx.clone(), pending, feeds, outgoing, ended }), Queue(queue))
     }
 
     /// Whether calls can be made.
@@ -60,16 +64,38 @@ impl Wire {
             return Ok(None);
         }
         let limit = call.timeout.min(call.max_timeout);
-        let mut slot = self
+        let slot = self.begin(|id| call.plain_text(id))?;
+        match timeout(limit, self.finish(slot)).await {
+            Ok(answer) => answer.map(Some),
+            Err(_) => Err(self.ctx.timeout(limit)),
+        }
+    }
+
+    /// A request of ours, which is waited for as long as the connection lasts.
+    pub(super) async fn ask(&self, request: &Message) -> Result<Message, CallError> {
+        let text = |id| match request.id_span() {
+            Some(span) => request.edited(&[(span, Id::from_number(id).text().clone())]),
+            None => request.text().clone().into(),
+        };
+        let slot = self.begin(text)?;
+        self.finish(slot).await
+    }
+
+    /// Sends a request.
+    fn begin(&self, text: impl FnOnce(u64) -> Chunks) -> Result<Slot, CallError> {
+        let slot = self
             .pending
             .open(CallerId::GATEWAY, None, Events::closed(), Instant::now())
             .map_err(|why| self.ctx.closed(false, &*why))?;
-        self.post(call.plain_text(slot.id).into_bytes(), Some(slot.id))?;
-        let answer = match timeout(limit, &mut slot.answer).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(self.ctx.closed(true, "it was forgotten"))),
-            Err(_) => Err(self.ctx.timeout(limit)),
-        };
-        self.ctx.settled(judge(answer?, slot.id, Dialect::Plain)).map(Some)
+        self.post(text(slot.id).into_bytes(), Some(slot.id))?;
+        Ok(slot)
+    }
+
+    /// Waits for its answer.
+    async fn finish(&self, mut slot: Slot) -> Result<Message, CallError> {
+        let answer = (&mut slot.answer).await;
+        let answer = answer.unwrap_or_else(|_| Err(self.ctx.closed(true, "it was forgotten")))?;
+        self.ctx.settled(judge(answer, slot.id, Dialect::Plain))
     }
 
     /// Calls in flight.
@@ -116,7 +142,11 @@ impl Wire {
                     self.ctx.metrics.stray.inc();
                 }
             }
-            Kind::Notification => self.ctx.metrics.stray.inc(),
+            Kind::Notification => {
+                if !self.feeds.notified(&message) {
+                    self.ctx.metrics.stray.inc();
+                }
+            }
             Kind::Request => {
                 self.ctx.metrics.stray.inc();
                 let refusal = error_response(message.id().as_ref(), &NO_METHOD, NullId::Null);

@@ -1,5 +1,6 @@
 //! Plain JSON-RPC over connections that all calls share.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_tungstenite::tungstenite::Message as WsMessage;
@@ -9,6 +10,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use futures_util::SinkExt;
 
 use super::super::super::duplex::tests::context;
+use super::super::feeds::Feeds;
 use super::super::socket::Source;
 use super::super::wire::Wire;
 use super::{PATIENCE, Rig, SUM, Stub, call};
@@ -238,10 +240,11 @@ async fn a_call_that_takes_too_long_is_forgotten_and_its_late_answer_is_nobodys(
 #[tokio::test]
 async fn what_was_never_sent_is_told_apart_and_a_full_queue_refuses_one_call() {
     let (ctx, _notices) = context(UpstreamConfig::default());
-    let (wire, mut queue) = Wire::new(&ctx);
+    let feeds = Arc::new(Feeds::new(ctx.name.clone()));
+    let (wire, mut queue) = Wire::new(&ctx, &feeds);
     let calls: Vec<_> = (0..1024)
         .map(|_| {
-            let wire = std::sync::Arc::clone(&wire);
+            let wire = Arc::clone(&wire);
             tokio::spawn(async move { wire.call(&call(SUM)).await })
         })
         .collect();
