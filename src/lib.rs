@@ -5,6 +5,7 @@
 //! * [`jsonrpc`]: messages as byte ranges over what was received; no tree, no clock, no I/O.
 //! * [`wire`]: bytes to messages and back: SSE events, newline-delimited JSON.
 //! * [`mcp`]: vocabulary of the Model Context Protocol: revisions, methods, capabilities.
+//! * [`net`]: sockets of every kind, TLS and its certificates.
 //! * [`fault`]: the one table from reason to code, HTTP status and outcome.
 //! * [`config`]: file to checked configuration.
 //! * [`telemetry`]: every metric, log line and label.
@@ -24,6 +25,7 @@ pub mod exchange;
 pub mod fault;
 pub mod jsonrpc;
 pub mod mcp;
+pub mod net;
 pub mod pipeline;
 pub mod policy;
 pub mod router;

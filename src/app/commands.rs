@@ -9,6 +9,7 @@ use super::cli::{Cli, Command, RunArgs};
 use super::{AppError, DEFAULT_FILE, serve, summary};
 use crate::config::{self, Checked};
 use crate::example::{ExampleArgs, ExampleError};
+use crate::net::Place;
 
 /// Runs one command to its end.
 pub(super) fn run(command: Command) -> Result<(), AppError> {
@@ -37,7 +38,7 @@ fn read(args: &RunArgs) -> Result<Checked, AppError> {
         },
     };
     if let Some(address) = args.listen {
-        checked.config.server.listen.0 = vec![address];
+        checked.config.server.listen.0 = vec![Place::Tcp(address)];
     }
     if let Some(address) = args.admin_listen {
         checked.config.admin.listen = address;

@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::summary::Summary;
+use super::summary::{Spoken, Summary};
 use crate::admin::{self, AdminSources, Readiness, UpstreamReadiness, UpstreamState};
 use crate::config::{Config, Protocol};
 use crate::downstream::{self, BindError, Listener, Serving};
+use crate::net::Place;
+use crate::net::tls::{Live, TlsError};
 use crate::pipeline::{Outside, Pipeline, Snapshot, SnapshotError};
 use crate::telemetry::{Metrics, TelemetryError};
 use crate::upstream::{self, State};
@@ -33,6 +36,9 @@ pub(crate) enum RunError {
     /// An address is taken.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// Certificates cannot be used.
+    #[error("TLS cannot be set up")]
+    Tls(#[from] TlsError),
     /// The configuration cannot be compiled.
     #[error("the configuration cannot be used")]
     Snapshot(#[from] SnapshotError),
@@ -136,20 +142,19 @@ struct Gateway {
 
 async fn gateway(config: &Config, workers: &Workers) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
-    let listeners: Vec<Listener> = config
-        .server
-        .listen
-        .0
-        .iter()
-        .map(|address| downstream::bind(*address))
-        .collect::<Result<_, _>>()?;
-    let admin = downstream::bind(config.admin.listen)?;
-    let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.address).collect();
-    let admin_address = admin.address;
+    let server = &config.server;
+    let bind = |place| downstream::bind(place, server.socket_mode);
+    let listeners: Vec<Listener> = server.listen.0.iter().map(bind).collect::<Result<_, _>>()?;
+    let (admin, admin_address) = downstream::bind_tcp(config.admin.listen)?;
+    let places: Vec<Place> = listeners.iter().map(|listener| listener.place.clone()).collect();
 
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let tls = server.tls.as_ref().map(|tls| Live::new(tls.recipe())).transpose()?;
+    if let Some(tls) = &tls {
+        tasks.spawn(Arc::clone(tls).keep_fresh("[server]".to_owned(), stop.clone()));
+    }
     let pipeline = compile(config, workers, &tasks, &stop)?;
-    let permits = config.server.max_connections.min(Semaphore::MAX_PERMITS);
+    let permits = server.max_connections.min(Semaphore::MAX_PERMITS);
     let gateway = Gateway {
         pipeline: Arc::clone(&pipeline),
         tasks,
@@ -158,18 +163,19 @@ async fn gateway(config: &Config, workers: &Workers) -> Result<(), RunError> {
             pipeline: Arc::clone(&pipeline),
             workers: Arc::clone(&workers.handles),
             permits: Arc::new(Semaphore::new(permits)),
+            tls,
             connections: TaskTracker::new(),
             drain: CancellationToken::new(),
             cut: CancellationToken::new(),
         },
         admin_stop: CancellationToken::new(),
-        drain_timeout: config.server.drain_timeout,
+        drain_timeout: server.drain_timeout,
     };
     let sources = AdminSources {
         metrics: Arc::clone(pipeline.metrics()),
         readiness: Arc::new(move || readiness(&pipeline)),
     };
-    let admin = admin.into_tokio()?;
+    let admin = TcpListener::from_std(admin)?;
     let serving_admin = tokio::spawn(admin::serve(admin, sources, gateway.admin_stop.clone()));
     for listener in listeners {
         let serving = downstream::serve(listener, gateway.serving.clone());
@@ -179,7 +185,7 @@ async fn gateway(config: &Config, workers: &Workers) -> Result<(), RunError> {
             }
         });
     }
-    announce(config, &addresses, admin_address);
+    announce(config, &places, admin_address);
 
     signals.any().await;
     gateway.end(&mut signals).await;
@@ -214,10 +220,10 @@ fn compile(
 }
 
 /// Says on standard output where the gateway listens, what it serves, and that it is ready.
-fn announce(config: &Config, addresses: &[SocketAddr], admin: SocketAddr) {
+fn announce(config: &Config, places: &[Place], admin: SocketAddr) {
     let mut text = String::new();
-    for address in addresses {
-        text.push_str(&format!("listening on http://{address}\n"));
+    for place in places {
+        text.push_str(&format!("listening on {}\n", Spoken(place, config)));
     }
     text.push_str(&format!("admin on http://{admin}\n"));
     text.push_str(&Summary(config).routes());

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::config::{
     Config, Isolation, Names, Protocol, RouteConfig, UpstreamConfig, UpstreamName,
 };
+use crate::net::Place;
 
 /// What listens where, and what each route is answered by.
 pub(super) struct Summary<'c>(pub(super) &'c Config);
@@ -35,10 +36,23 @@ impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = self.0;
         for address in &config.server.listen.0 {
-            writeln!(f, "listens on http://{address}")?;
+            writeln!(f, "listens on {}", Spoken(address, config))?;
         }
         writeln!(f, "admin on http://{} (/metrics, /livez, /readyz)", config.admin.listen)?;
         write!(f, "{}", Routes(config))
+    }
+}
+
+/// A place with the scheme that clients use there.
+pub(super) struct Spoken<'c>(pub(super) &'c Place, pub(super) &'c Config);
+
+impl fmt::Display for Spoken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0, &self.1.server.tls) {
+            (Place::Tcp(address), None) => write!(f, "http://{address}"),
+            (Place::Tcp(address), Some(_)) => write!(f, "https://{address}"),
+            (place @ Place::Unix(_), _) => place.fmt(f),
+        }
     }
 }
 

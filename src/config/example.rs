@@ -66,6 +66,7 @@ fn keys_of_schema() -> BTreeSet<(String, String)> {
         ("admin", "AdminConfig"),
         ("upstreams.*", "UpstreamConfig"),
         ("upstreams.*.tools", "ToolsConfig"),
+        ("upstreams.*.tls", "UpstreamTls"),
         ("routes", "RouteConfig"),
         ("telemetry", "TelemetryConfig"),
         ("store", "StoreConfig"),
@@ -82,8 +83,8 @@ fn keys_of_schema() -> BTreeSet<(String, String)> {
         let keys = schema["$defs"][definition]["properties"].as_object().unwrap();
         keys.keys().map(move |key| (section.to_owned(), key.clone())).collect::<Vec<_>>()
     });
-    // A table of its own in the file.
-    keys.filter(|(section, key)| (section.as_str(), key.as_str()) != ("upstreams.*", "tools"))
+    // Tables of their own in the file.
+    keys.filter(|(section, key)| section != "upstreams.*" || !["tools", "tls"].contains(&&**key))
         .collect()
 }
 
@@ -123,6 +124,7 @@ fn what_is_commented_out_is_the_default() {
     let mut defaults = BTreeMap::from([
         ("upstreams.*".to_owned(), upstream.clone()),
         ("upstreams.*.tools".to_owned(), upstream["tools"].clone()),
+        ("upstreams.*.tls".to_owned(), upstream["tls"].clone()),
         ("routes".to_owned(), serde_json::to_value(route).unwrap()),
     ]);
     let whole = serde_json::to_value(Config::default()).unwrap();
@@ -162,6 +164,7 @@ fn examples_have_no_default() {
         let default = match section.as_str() {
             "upstreams.*" => &upstream[key],
             "upstreams.*.tools" => &upstream["tools"][key],
+            "upstreams.*.tls" => &upstream["tls"][key],
             other => &whole[other][key],
         };
         assert!(default.is_null() || default == &json!({}), "{key} in [{section}] is {default}");

@@ -261,10 +261,6 @@ impl Table<'_> {
 
     fn remote(&mut self, url: &Value, server: &Map<String, Value>) -> Result<(), String> {
         let url = url.as_str().ok_or("its `url` is no text")?;
-        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
-        if matches!(scheme.as_str(), "https" | "wss") {
-            return Err(format!("`{scheme}:` is not supported in this version"));
-        }
         if server.get("type").is_some_and(|kind| kind == "sse") {
             self.warn("`sse` is an older transport; it is dialled as Streamable HTTP");
         }
@@ -440,7 +436,7 @@ mod tests {
         let imported = imported(
             r#"{ "mcpServers": {
                 "a": { "url": "http://localhost:3000/mcp", "headers": { "Authorization": "Bearer ${env:TOKEN}", "X-Home": "${userHome}${/}x", "Accept": "x" } },
-                "b": { "url": "https://example.com/mcp" },
+                "b": { "url": 5 },
                 "c": { "command": "x", "disabled": true },
                 "d": { "command": "x", "enabled": false },
                 "e": {}, "f": 5
@@ -456,7 +452,7 @@ mod tests {
             imported.warnings,
             [
                 "server `a`: header `Accept` is set by the gateway itself",
-                "server `b` is left out: `https:` is not supported in this version",
+                "server `b` is left out: its `url` is no text",
                 "server `c` is left out: it is disabled",
                 "server `d` is left out: it is disabled",
                 "server `e` is left out: it has neither `command` nor `url`",
@@ -528,7 +524,7 @@ mod tests {
     fn running_a_clients_file_tells_what_was_left_out_and_names_no_lines() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("c.json");
-        let json = r#"{ "mcpServers": { "a": { "command": "x" }, "b": { "url": "wss://x" } } }"#;
+        let json = r#"{ "mcpServers": { "a": { "command": "x" }, "b": { "url": 5 } } }"#;
         std::fs::write(&file, json).unwrap();
         let checked = load_mcp_servers(&file, &env).unwrap();
         assert_eq!(checked.config.upstreams.len(), 1);

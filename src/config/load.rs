@@ -16,15 +16,33 @@ const MOST_PROBLEMS: usize = 100;
 pub fn load(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Checked, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    parse(&text, &path.display().to_string(), env)
+    parse_with(&text, &path.display().to_string(), env, Files::Read)
 }
 
 /// Checks a text; `file_name` is what its problems are reported under. All problems are found at once, not
-/// only the first.
+/// only the first. Files that it names are not looked at.
 pub fn parse(
     text: &str,
     file_name: &str,
     env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Checked, ConfigError> {
+    parse_with(text, file_name, env, Files::Unread)
+}
+
+/// Whether certificates and keys are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Files {
+    /// They must be there, and fit each other.
+    Read,
+    /// They may be anything.
+    Unread,
+}
+
+fn parse_with(
+    text: &str,
+    file_name: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+    files: Files,
 ) -> Result<Checked, ConfigError> {
     let mut report = Report { file: file_name.into(), problems: Vec::new() };
     let mut document = match Document::parse(text) {
@@ -39,8 +57,11 @@ pub fn parse(
         document.drop_value(path);
     }
     let config = decode_all(&mut document, &mut report);
-    let Some(config) = config else { return Err(report.refuse()) };
-    let Findings { errors, warnings } = validate(&config, &document);
+    let Some(mut config) = config else { return Err(report.refuse()) };
+    if let Some(folder) = Path::new(file_name).parent() {
+        config.place_files_in(folder);
+    }
+    let Findings { errors, warnings } = validate(&config, &document, files);
     for (path, message) in errors {
         report.add(document.place_of_key(&path), message);
     }

@@ -26,6 +26,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,9 +37,9 @@ pub use methods::{Balance, MethodConfig};
 pub use problem::{Checked, ConfigError, Place, Problem, Problems};
 pub use route::{Names, RouteConfig, Sessions};
 pub use schema::schema;
-pub use server::ServerConfig;
+pub use server::{ServerConfig, ServerTls};
 pub use types::{OneOrMany, Revision, RouteName, Secret, UpstreamName};
-pub use upstream::{Isolation, ToolsConfig, UpstreamConfig};
+pub use upstream::{Isolation, ToolsConfig, UpstreamConfig, UpstreamTls};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -56,6 +57,22 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
     /// Where state is kept.
     pub store: StoreConfig,
+}
+
+impl Config {
+    /// Files of certificates are named relative to the file that names them.
+    fn place_files_in(&mut self, folder: &Path) {
+        let mut files: Vec<&mut PathBuf> = Vec::new();
+        if let Some(ServerTls { cert, key, client_ca }) = &mut self.server.tls {
+            files.extend([cert, key]);
+            files.extend(client_ca);
+        }
+        for upstream in self.upstreams.values_mut() {
+            let UpstreamTls { ca, cert, key, .. } = &mut upstream.tls;
+            files.extend([ca, cert, key].into_iter().flatten());
+        }
+        files.into_iter().for_each(|file| *file = folder.join(&*file));
+    }
 }
 
 /// `[admin]`

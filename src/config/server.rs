@@ -1,21 +1,50 @@
 //! `[server]`: the client side.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{OneOrMany, types, units};
+use crate::net::Place;
+use crate::net::tls::ServerRecipe;
+
+/// `tls` of `[server]`. Files are in PEM, relative to the folder of the configuration, and read anew when they change.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServerTls {
+    /// The certificate, and what leads from it to its authority.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Authorities of clients; with it, only clients with a certificate of theirs are served.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl ServerTls {
+    /// What it is made from.
+    pub fn recipe(&self) -> ServerRecipe {
+        let Self { cert, key, client_ca } = self.clone();
+        ServerRecipe { cert, key, client_ca }
+    }
+}
 
 /// `[server]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerConfig {
-    /// Address or addresses to listen on.
-    #[serde(with = "types::addresses")]
-    #[schemars(with = "OneOrMany<SocketAddr>")]
-    pub listen: OneOrMany<SocketAddr>,
+    /// Where to listen, one place or several: `127.0.0.1:8808`, `[::1]:8808`, `unix:/run/trunkline.sock`.
+    #[serde(with = "types::places")]
+    #[schemars(with = "OneOrMany<String>")]
+    pub listen: OneOrMany<Place>,
+    /// Permissions of the unix sockets in `listen`, as `chmod` takes them.
+    #[serde(with = "types::mode")]
+    #[schemars(with = "String")]
+    pub socket_mode: u32,
+    /// TLS on the addresses in `listen`; unix sockets stay without.
+    pub tls: Option<ServerTls>,
     /// Where clients reach this gateway, when something in front of it changes the path: `https://example.com/tools`.
     /// Clients of HTTP+SSE are told a path below it. Without it they are told one relative to where they asked.
     #[serde(with = "types::optional_url")]
@@ -51,7 +80,9 @@ pub struct ServerConfig {
     #[serde(with = "units::size")]
     #[schemars(with = "units::Size")]
     pub max_header: usize,
-    /// How long a client may take to send a request head; also how long an idle connection is kept.
+    /// Most requests at once on one connection of HTTP/2.
+    pub max_streams: u32,
+    /// How long a client may take to send a request head, or to set up TLS; also how long an idle connection is kept.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
     pub header_timeout: Duration,
@@ -105,7 +136,9 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
-            listen: OneOrMany(vec![SocketAddr::from(([127, 0, 0, 1], 8808))]),
+            listen: OneOrMany(vec![Place::Tcp(SocketAddr::from(([127, 0, 0, 1], 8808)))]),
+            socket_mode: 0o600,
+            tls: None,
             public_url: None,
             allow_unauthenticated: false,
             allowed_hosts: Vec::new(),
@@ -117,6 +150,7 @@ impl Default for ServerConfig {
             max_batch_answer: 32 << 20,
             max_depth: 128,
             max_header: 32 << 10,
+            max_streams: 256,
             header_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(10),

@@ -11,6 +11,7 @@ use serde::de::{Error, IntoDeserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::mcp::ProtocolVersion;
+use crate::net::Place;
 
 /// One value or a list of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -238,22 +239,47 @@ pub(super) mod address {
     }
 }
 
-/// One address or several.
-pub(super) mod addresses {
+/// One place to listen at or several.
+pub(super) mod places {
     use super::*;
 
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<OneOrMany<SocketAddr>, D::Error> {
-        let many = OneOrMany::<Address>::deserialize(deserializer)?;
-        Ok(OneOrMany(many.0.into_iter().map(|address| address.0).collect()))
+    ) -> Result<OneOrMany<Place>, D::Error> {
+        let many = OneOrMany::<String>::deserialize(deserializer)?;
+        let places: Result<Vec<_>, _> = many.0.iter().map(|text| text.parse()).collect();
+        places.map(OneOrMany).map_err(Error::custom)
     }
 
     pub(in super::super) fn serialize<S: Serializer>(
-        addresses: &OneOrMany<SocketAddr>,
+        places: &OneOrMany<Place>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        addresses.serialize(serializer)
+        OneOrMany(places.0.iter().map(Place::to_string).collect::<Vec<_>>()).serialize(serializer)
+    }
+}
+
+/// Permissions of a file, as `chmod` takes them: `"660"`.
+pub(super) mod mode {
+    use super::*;
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<u32, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let digits = text.trim_start_matches("0o");
+        let legal = (1..=4).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+        let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| legal && *mode <= 0o777);
+        mode.ok_or_else(|| {
+            Error::custom(format!("`{text}` is no mode of a file, such as \"600\" or \"0660\""))
+        })
+    }
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        mode: &u32,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{mode:03o}"))
     }
 }
 

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Protocol, Revision, Secret, types, units};
+use crate::net::tls::ClientRecipe;
 
 /// Who shares one child or upstream session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -36,10 +37,13 @@ pub struct UpstreamConfig {
     pub env_inherit: Vec<String>,
     /// Working folder of the child.
     pub cwd: Option<PathBuf>,
-    /// Address of the server: `http://…`, or `ws://…` for WebSocket.
+    /// Address of the server: `http://…`, `https://…`, or a unix socket and the path behind it: `unix:/run/x.sock:/mcp`;
+    /// `ws://…` or `wss://…` for WebSocket.
     #[serde(with = "types::optional_url")]
     #[schemars(with = "Option<url::Url>")]
     pub url: Option<url::Url>,
+    /// Certificates of `https:` and `wss:`.
+    pub tls: UpstreamTls,
     /// Headers sent with each request; over WebSocket with the upgrade.
     pub headers: BTreeMap<String, Secret>,
     /// Pins the revision: `auto` or one revision.
@@ -127,6 +131,7 @@ impl Default for UpstreamConfig {
             .to_vec(),
             cwd: None,
             url: None,
+            tls: UpstreamTls::default(),
             headers: BTreeMap::new(),
             revision: Revision::Auto,
             isolation: None,
@@ -162,6 +167,30 @@ impl UpstreamConfig {
         } else {
             Isolation::Principal
         })
+    }
+}
+
+/// `[upstreams.NAME.tls]`. Files are in PEM, relative to the folder of the configuration, and read anew when they change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpstreamTls {
+    /// Authorities that are trusted in place of those of the system.
+    pub ca: Option<PathBuf>,
+    /// Our certificate, for servers that want one.
+    pub cert: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+    /// The name that the server's certificate must be for, when that is not the host of `url`.
+    pub server_name: Option<String>,
+    /// Believes any certificate. Whoever sits between can then read and change everything.
+    pub insecure: bool,
+}
+
+impl UpstreamTls {
+    /// What it is made from, with the protocols that are offered.
+    pub fn recipe(&self, alpn: Vec<Vec<u8>>) -> ClientRecipe {
+        let identity = self.cert.clone().zip(self.key.clone());
+        ClientRecipe { ca: self.ca.clone(), identity, insecure: self.insecure, alpn }
     }
 }
 

@@ -1,6 +1,5 @@
 //! One HTTP request: checked, read, handed to the pipeline, answered.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use super::{Serving, cors, intake, ws};
 use crate::fault::{Fault, Reason};
 use crate::jsonrpc::{Chunks, NullId};
 use crate::mcp::SESSION_HEADER;
+use crate::net::Peer;
 use crate::pipeline::{Done, Inbound, Pipeline, Reply, Route, Run, Snapshot, Spot};
 use crate::telemetry::RouteMetrics;
 
@@ -25,12 +25,13 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// What every request of one connection knows.
+#[derive(Debug)]
 pub(super) struct Connection {
     pub(super) pipeline: Arc<Pipeline>,
     /// What its listener shares with all others.
     pub(super) serving: Serving,
-    pub(super) peer: SocketAddr,
-    /// It came in on a loopback listener.
+    pub(super) peer: Peer,
+    /// It came in where only this machine can.
     pub(super) local: bool,
     /// Held as long as it lasts, whatever it is upgraded to.
     pub(super) _permit: OwnedSemaphorePermit,

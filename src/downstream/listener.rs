@@ -1,75 +1,26 @@
-//! Sockets: bound once, accepted by one task, handed round the workers.
+//! Accepting: one task for each socket, which hands connections round the workers.
 
-use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::http::{Connection, serve as serve_request};
+use super::bind::{Bound, Listener, SocketFile};
+use super::connection::Accepted;
+use crate::net::tls::{Live, ServerRecipe};
+use crate::net::{Peer, Stream};
 use crate::pipeline::Pipeline;
 
-/// Connections that the kernel keeps until they are accepted.
-const BACKLOG: i32 = 1024;
 /// How long a client may leave what was sent to it unread before its connection is cut.
 const UNREAD: Duration = Duration::from_secs(60);
 /// Pause after an error of `accept` such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// An address that cannot be listened on.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot listen on {address}; is another process using it? Change server.listen or admin.listen"
-)]
-pub struct BindError {
-    /// The address.
-    pub address: SocketAddr,
-    /// The cause.
-    pub source: io::Error,
-}
-
-/// A bound socket.
-#[derive(Debug)]
-pub struct Listener {
-    socket: std::net::TcpListener,
-    /// Where it really listens (port 0 is resolved).
-    pub address: SocketAddr,
-}
-
-/// Binds an address.
-pub fn bind(address: SocketAddr) -> Result<Listener, BindError> {
-    let bound = || -> io::Result<Listener> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        let socket = std::net::TcpListener::from(socket);
-        let address = socket.local_addr()?;
-        Ok(Listener { socket, address })
-    };
-    bound().map_err(|source| BindError { address, source })
-}
-
-impl Listener {
-    /// As a listener of the current runtime.
-    pub fn into_tokio(self) -> io::Result<TcpListener> {
-        TcpListener::from_std(self.socket)
-    }
-}
 
 /// What listeners share.
 #[derive(Clone, Debug)]
@@ -80,7 +31,9 @@ pub struct Serving {
     pub workers: Arc<[Handle]>,
     /// One for each client connection.
     pub permits: Arc<Semaphore>,
-    /// Tracks client connections.
+    /// TLS of addresses.
+    pub tls: Option<Arc<Live<ServerRecipe>>>,
+    /// Tracks client connections, and the requests on those that carry several at once.
     pub connections: TaskTracker,
     /// Ends accepting; connections finish what runs on them and close.
     pub drain: CancellationToken,
@@ -88,22 +41,60 @@ pub struct Serving {
     pub cut: CancellationToken,
 }
 
-/// One listener's part.
-#[derive(Clone, Debug)]
-struct Accepting {
-    serving: Serving,
-    local: bool,
+/// A socket of the runtime that accepts on it.
+enum Accepting {
+    Tcp(TcpListener),
+    /// With what removes its file.
+    Unix(UnixListener, #[expect(dead_code, reason = "held for its end")] SocketFile),
 }
 
-/// Accepts on a listener until it is to drain.
+/// A connection between two runtimes.
+enum Raw {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl Accepting {
+    fn of(listener: Listener) -> io::Result<Self> {
+        Ok(match listener.socket {
+            Bound::Tcp(socket) => Self::Tcp(TcpListener::from_std(socket)?),
+            Bound::Unix(socket, file) => Self::Unix(UnixListener::from_std(socket)?, file),
+        })
+    }
+
+    async fn accept(&self) -> io::Result<(Raw, Peer)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                let _ = stream.set_nodelay(true);
+                let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD));
+                Ok((Raw::Tcp(stream.into_std()?), Peer::Tcp(peer)))
+            }
+            Self::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Raw::Unix(stream.into_std()?), Peer::Unix))
+            }
+        }
+    }
+}
+
+impl Raw {
+    fn into_stream(self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
+            Self::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
+        }
+    }
+}
+
+/// Accepts on a listener until it is to drain. The file of a unix socket is removed then.
 pub async fn serve(listener: Listener, serving: Serving) -> io::Result<()> {
-    let local = listener.address.ip().is_loopback();
-    let accepting = Accepting { serving, local };
-    let listener = listener.into_tokio()?;
+    let local = listener.place.is_local();
+    let listener = Accepting::of(listener)?;
     let mut turn = 0_usize;
     loop {
         let accepted = async {
-            let Ok(permit) = Arc::clone(&accepting.serving.permits).acquire_owned().await else {
+            let Ok(permit) = Arc::clone(&serving.permits).acquire_owned().await else {
                 // The semaphore is never closed.
                 return std::future::pending().await;
             };
@@ -111,12 +102,13 @@ pub async fn serve(listener: Listener, serving: Serving) -> io::Result<()> {
         };
         let accepted = tokio::select! {
             accepted = accepted => accepted,
-            () = accepting.serving.drain.cancelled() => return Ok(()),
+            () = serving.drain.cancelled() => return Ok(()),
         };
         match accepted {
             Ok((stream, peer, permit)) => {
                 turn = turn.wrapping_add(1);
-                accepting.hand_over(stream, peer, permit, turn);
+                let accepted = Accepted { serving: serving.clone(), peer, local, permit };
+                hand_over(accepted, stream, turn);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -126,71 +118,16 @@ pub async fn serve(listener: Listener, serving: Serving) -> io::Result<()> {
     }
 }
 
-impl Accepting {
-    /// Gives a connection to the worker whose turn it is.
-    fn hand_over(
-        &self,
-        stream: TcpStream,
-        peer: SocketAddr,
-        permit: OwnedSemaphorePermit,
-        turn: usize,
-    ) {
-        let _ = stream.set_nodelay(true);
-        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD));
-        let Ok(stream) = stream.into_std() else { return };
-        let accepting = self.clone();
-        let worker = &self.serving.workers[turn % self.serving.workers.len()];
-        self.serving.connections.spawn_on(
-            async move {
-                if let Ok(stream) = TcpStream::from_std(stream) {
-                    accepting.connection(stream, peer, permit).await;
-                }
-            },
-            worker,
-        );
-    }
-
-    async fn connection(self, stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit) {
-        let serving = self.serving.clone();
-        let Serving { pipeline, drain, cut, .. } = self.serving;
-        let snapshot = pipeline.snapshot();
-        let mut builder = http1::Builder::new();
-        builder
-            .timer(TokioTimer::new())
-            .header_read_timeout(snapshot.server.header_timeout)
-            .max_header_size(snapshot.server.max_header);
-        drop(snapshot);
-        let own = Arc::clone(&pipeline);
-        let (local, _permit) = (self.local, permit);
-        let connection = Arc::new(Connection { pipeline: own, serving, peer, local, _permit });
-        let service = service_fn(move |request| {
-            let connection = Arc::clone(&connection);
-            async move { Ok::<_, Infallible>(serve_request(&connection, request).await) }
-        });
-        let serving = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
-        let mut serving = std::pin::pin!(serving);
-        let (mut drained, mut cut) =
-            (std::pin::pin!(drain.cancelled()), std::pin::pin!(cut.cancelled()));
-        // Looking at a token takes locks that all connections share: `drain` is looked at once, so that it wakes
-        // this task, and then no more until the flag says so that is set before it.
-        let (mut registered, mut draining) = (false, false);
-        let ended = std::future::poll_fn(|cx| {
-            if !draining && (!registered || pipeline.is_draining()) {
-                registered = true;
-                draining = drained.as_mut().poll(cx).is_ready();
-                if draining {
-                    serving.as_mut().graceful_shutdown();
-                }
+/// Gives a connection to the worker whose turn it is.
+fn hand_over(accepted: Accepted, raw: Raw, turn: usize) {
+    let workers = Arc::clone(&accepted.serving.workers);
+    let connections = accepted.serving.connections.clone();
+    connections.spawn_on(
+        async move {
+            if let Ok(stream) = raw.into_stream() {
+                accepted.serve(stream).await;
             }
-            if draining {
-                // Polled again, what still runs sees that it is cut off.
-                let _ = cut.as_mut().poll(cx);
-            }
-            serving.as_mut().poll(cx)
-        })
-        .await;
-        if let Err(error) = ended {
-            tracing::debug!(%peer, %error, "connection ended");
-        }
-    }
+        },
+        &workers[turn % workers.len()],
+    );
 }

@@ -2,11 +2,16 @@
 //! [`crate::pipeline::Reply`] to bytes.
 
 mod accept;
+mod bind;
 mod body;
+mod connection;
 mod cors;
 mod http;
 mod intake;
 mod listener;
+mod multiplexed;
+mod peek;
 mod ws;
 
-pub use listener::{BindError, Listener, Serving, bind, serve};
+pub use bind::{BindError, Listener, bind, bind_tcp};
+pub use listener::{Serving, serve};

@@ -1,6 +1,5 @@
 //! The end of an exchange: counted and written down once, whatever happened.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use super::reply::Done;
 use crate::config::{Payloads, RouteName, UpstreamName};
 use crate::fault::{Fault, Outcome};
 use crate::jsonrpc::{Member, Message};
+use crate::net::Peer;
 use crate::session::Session;
 use crate::telemetry::{
     AccessLine, Direction, MethodLabel, Metrics, PayloadLine, RequestId, RouteMetrics, TraceId,
@@ -25,7 +25,7 @@ pub(super) struct Caller {
     metrics: Arc<RouteMetrics>,
     route: RouteName,
     payloads: Payloads,
-    peer: SocketAddr,
+    peer: Peer,
     request_id: RequestId,
     trace_id: TraceId,
 }

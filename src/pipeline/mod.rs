@@ -41,7 +41,6 @@ mod seal;
 mod snapshot;
 mod socket;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -65,6 +64,7 @@ pub use crate::router::Spot;
 /// The streams of a session, read and written.
 pub use crate::session::{Listening, Recorder, Stream as Standing};
 
+use crate::net::Peer;
 use crate::session::{Channels, Session, Sessions};
 use crate::telemetry::Metrics;
 use crate::upstream::Notice;
@@ -79,7 +79,7 @@ pub struct Inbound {
     /// The request's headers.
     pub headers: HeaderMap,
     /// Who sent it.
-    pub peer: SocketAddr,
+    pub peer: Peer,
     /// The body.
     pub payload: Bytes,
 }

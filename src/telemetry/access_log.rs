@@ -9,7 +9,6 @@
 //!   bytes_in=120 bytes_out=300 batch_index=3 error_code=-31003
 //! ```
 
-use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use super::line::Line;
 use super::trace::{RequestId, TraceId, hex};
 use super::{families, log};
 use crate::fault::Outcome;
+use crate::net::Peer;
 
 static DROPPED: LazyLock<IntCounter> = LazyLock::new(families::log_dropped);
 
@@ -52,7 +52,7 @@ pub struct AccessLine<'a> {
     /// The trace it belongs to.
     pub trace_id: TraceId,
     /// Who asked.
-    pub client: Option<SocketAddr>,
+    pub client: Option<Peer>,
     /// Size of the request, or of the element of a batch.
     pub bytes_in: u64,
     /// Size of the answer.
@@ -90,7 +90,7 @@ impl AccessLine<'_> {
         line.ascii("request_id", &self.request_id.printed())
             .ascii("trace_id", &self.trace_id.hex());
         if let Some(client) = self.client {
-            line.address("client", client);
+            line.peer("client", client);
         }
         line.number("bytes_in", self.bytes_in).number("bytes_out", self.bytes_out);
         if let Some(index) = self.batch_index {
@@ -122,6 +122,8 @@ impl std::fmt::Display for SessionTag {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::net::SocketAddr;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -150,7 +152,7 @@ pub(super) mod tests {
             session: Some(SessionTag::of(SESSION)),
             request_id: RequestId::next(),
             trace_id: TraceId::mint(),
-            client: Some(SocketAddr::from(([127, 0, 0, 1], 5000))),
+            client: Some(Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 5000)))),
             bytes_in: 120,
             bytes_out: 300,
             batch_index: Some(0),
@@ -195,9 +197,12 @@ pub(super) mod tests {
     fn addresses_of_clients_are_written_as_they_print() {
         for client in ["0.0.0.0:0", "255.10.9.100:65535", "[::1]:9", "[fe80::1%3]:80"] {
             let client: SocketAddr = client.parse().unwrap();
-            let text = render(&AccessLine { client: Some(client), ..line() }, LogFormat::Text);
-            assert!(text.contains(&format!(" client={client} ")), "{text}");
+            let client = Some(Peer::Tcp(client));
+            let text = render(&AccessLine { client, ..line() }, LogFormat::Text);
+            assert!(text.contains(&format!(" client={} ", client.unwrap())), "{text}");
         }
+        let text = render(&AccessLine { client: Some(Peer::Unix), ..line() }, LogFormat::Text);
+        assert!(text.contains(" client=unix "), "{text}");
     }
 
     #[test]

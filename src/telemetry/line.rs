@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::config::LogFormat;
+use crate::net::Peer;
 
 /// Longest value of a member, in bytes; the rest is cut off.
 const MAX_VALUE: usize = 256;
@@ -67,10 +68,10 @@ impl<'b> Line<'b> {
         self
     }
 
-    /// An address. The usual kind does without the machinery of formatting, which costs more than the rest of a line.
-    pub(super) fn address(&mut self, name: &str, value: SocketAddr) -> &mut Self {
+    /// Who is at the other end. The usual kind does without the machinery of formatting, which costs more than the rest of a line.
+    pub(super) fn peer(&mut self, name: &str, value: Peer) -> &mut Self {
         self.raw(name, |out| {
-            let SocketAddr::V4(address) = value else {
+            let Peer::Tcp(SocketAddr::V4(address)) = value else {
                 // Writing to a vector cannot fail.
                 let _ = write!(out, "{value}");
                 return;

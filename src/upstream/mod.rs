@@ -6,6 +6,7 @@
 
 mod backoff;
 mod call;
+mod dial;
 mod duplex;
 mod error;
 mod events;

@@ -46,6 +46,7 @@ pub async fn run(args: &[&str]) -> Ended {
 /// A configuration in the making.
 #[derive(Default)]
 pub struct Setup {
+    listen: Option<String>,
     server: String,
     rest: String,
     env: Vec<(String, String)>,
@@ -55,6 +56,12 @@ impl Setup {
     /// An empty one: ports are chosen, nothing else is set.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Where it listens, as TOML.
+    pub fn listen(mut self, places: &str) -> Self {
+        self.listen = Some(places.to_owned());
+        self
     }
 
     /// Lines of `[server]`.
@@ -124,8 +131,10 @@ impl Setup {
     /// The text of the file.
     pub fn text(&self) -> String {
         format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n{}\n[admin]\nlisten = \"127.0.0.1:0\"\n\n{}",
-            self.server, self.rest
+            "[server]\nlisten = {}\n{}\n[admin]\nlisten = \"127.0.0.1:0\"\n\n{}",
+            self.listen.as_deref().unwrap_or("\"127.0.0.1:0\""),
+            self.server,
+            self.rest
         )
     }
 
@@ -196,8 +205,8 @@ impl Gateway {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let addr = address(&output, "listening on http://");
-        let admin = address(&output, "admin on http://");
+        let addr = address(&output, &["listening on http://", "listening on https://"]);
+        let admin = address(&output, &["admin on http://"]);
         Self { child, output, _folder: folder, addr, admin, pid }
     }
 
@@ -344,10 +353,13 @@ fn processes() -> Vec<(u32, u32)> {
     .collect()
 }
 
-fn address(output: &Output, prefix: &str) -> SocketAddr {
+fn address(output: &Output, prefixes: &[&str]) -> SocketAddr {
     let lines = output.lines();
-    let address = lines.iter().find_map(|line| line.strip_prefix(prefix));
-    let address = address.unwrap_or_else(|| panic!("no line `{prefix}…` in {lines:#?}"));
+    let after = |line: &'_ String| {
+        prefixes.iter().find_map(|prefix| line.strip_prefix(prefix)).map(str::to_owned)
+    };
+    let address = lines.iter().find_map(after);
+    let address = address.unwrap_or_else(|| panic!("no line `{prefixes:?}…` in {lines:#?}"));
     address.trim().parse().expect("it is an address")
 }
 

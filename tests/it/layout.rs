@@ -24,7 +24,7 @@ enum Uses {
 /// of its own level.
 const LEVELS: [&[&str]; 9] = [
     &["jsonrpc", "wire"],
-    &["mcp", "fault"],
+    &["mcp", "fault", "net"],
     &["config"],
     &["telemetry"],
     &["store", "shutdown"],
@@ -42,9 +42,10 @@ const ROOMS: &[Room] = &[
     Room { name: "wire",       uses: Uses::Only(&["jsonrpc"]),        pure: true },
     Room { name: "mcp",        uses: Uses::Only(&["jsonrpc"]),        pure: true },
     Room { name: "fault",      uses: Uses::Only(&["jsonrpc", "mcp"]), pure: true },
+    Room { name: "net",        uses: Uses::Only(&[]),                 pure: false },
     Room { name: "config",     uses: Uses::Up(1, &[]),                pure: false },
-    // `mcp` for the closed sets that labels come from: methods, eras, kinds of lists.
-    Room { name: "telemetry",  uses: Uses::Only(&["mcp", "fault", "config"]), pure: false },
+    // `mcp` for the closed sets that labels come from: methods, eras, kinds of lists; `net` for who is at the other end.
+    Room { name: "telemetry",  uses: Uses::Only(&["mcp", "fault", "config", "net"]), pure: false },
     Room { name: "store",      uses: Uses::Up(3, &[]),                pure: false },
     Room { name: "shutdown",   uses: Uses::Up(3, &[]),                pure: false },
     Room { name: "router",     uses: Uses::Up(2, &[]),                pure: true },

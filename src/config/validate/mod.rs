@@ -2,6 +2,7 @@
 
 mod route;
 mod server;
+mod tls;
 mod upstream;
 
 use std::time::Duration;
@@ -10,6 +11,7 @@ pub(super) use upstream::is_own_header;
 
 use super::Config;
 use super::document::{Document, KeyPath};
+use super::load::Files;
 
 /// A place in the file, and what is wrong there.
 pub(super) type Finding = (KeyPath, String);
@@ -24,8 +26,8 @@ pub(super) struct Findings {
 }
 
 /// Judges the configuration; `document` is the file it was read from.
-pub(super) fn validate(config: &Config, document: &Document<'_>) -> Findings {
-    let mut checks = Checks { config, document, found: Findings::default() };
+pub(super) fn validate(config: &Config, document: &Document<'_>, files: Files) -> Findings {
+    let mut checks = Checks { config, document, files, found: Findings::default() };
     checks.server();
     checks.rest();
     for name in config.upstreams.keys() {
@@ -40,6 +42,7 @@ pub(super) fn validate(config: &Config, document: &Document<'_>) -> Findings {
 struct Checks<'c> {
     config: &'c Config,
     document: &'c Document<'c>,
+    files: Files,
     found: Findings,
 }
 

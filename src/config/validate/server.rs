@@ -1,9 +1,8 @@
 //! `[server]`, `[admin]`, `[telemetry]`, `[store]`.
 
-use std::net::SocketAddr;
-
 use super::{Checks, KeyPath};
 use crate::config::units::show_size;
+use crate::net::Place;
 
 /// What the HTTP parser needs at least to hold one head.
 const SMALLEST_HEAD: usize = 8 << 10;
@@ -19,6 +18,9 @@ impl Checks<'_> {
         let server = &self.config.server;
         let table = KeyPath::root().key("server");
         self.listen();
+        if let Some(tls) = &server.tls {
+            self.server_tls(tls);
+        }
         self.public_url();
         self.hosts();
         for (key, number) in [
@@ -29,6 +31,7 @@ impl Checks<'_> {
             ("ws_max_in_flight", server.ws_max_in_flight),
             ("max_connections", server.max_connections),
             ("max_sessions", server.max_sessions),
+            ("max_streams", server.max_streams as usize),
         ] {
             self.positive(&table, key, number);
         }
@@ -67,21 +70,29 @@ impl Checks<'_> {
         if addresses.is_empty() {
             self.wrong(at.clone(), "is an empty list; name at least one address");
         }
+        // With `client_ca`, TLS asks who calls.
+        let asked = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         for (index, address) in addresses.iter().enumerate() {
-            if !address.ip().is_loopback() && !server.allow_unauthenticated {
+            if !address.is_local() && !server.allow_unauthenticated && !asked {
                 let message = format!(
                     "`{address}` can be reached from other machines, and nothing asks who calls; \
                      listen on 127.0.0.1, or set `allow_unauthenticated = true` in [server]"
                 );
                 self.error(at.clone(), message);
             }
-            if addresses[..index].iter().any(|earlier| clashes(*earlier, *address)) {
+            if addresses[..index].iter().any(|earlier| earlier.clashes(address)) {
                 self.error(at.clone(), format!("`{address}` is listened on twice; remove one"));
             }
         }
+        let mode = KeyPath::root().key("server").key("socket_mode");
+        let unix = |place: &Place| matches!(place, Place::Unix(_));
+        if self.document.has(&mode) && !addresses.iter().any(unix) {
+            let message = "`socket_mode` in [server] has no effect: no unix socket is listened on";
+            self.warn(mode, message);
+        }
         let admin = self.config.admin.listen;
         let at = KeyPath::root().key("admin").key("listen");
-        if addresses.iter().any(|address| clashes(*address, admin)) {
+        if addresses.iter().any(|address| address.clashes(&Place::Tcp(admin))) {
             self.error(
                 at.clone(),
                 format!("`{admin}` is the address of [server] too; give [admin] a port of its own"),
@@ -156,9 +167,4 @@ impl Checks<'_> {
             _ => {}
         }
     }
-}
-
-/// Whether both cannot be listened on at once. Port 0 is a new port each time.
-fn clashes(one: SocketAddr, other: SocketAddr) -> bool {
-    one == other && one.port() != 0
 }

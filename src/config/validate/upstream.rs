@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use url::Host;
+
 use super::route::serves_older_at;
 use super::{Checks, KeyPath};
 use crate::config::{Protocol, ToolsConfig, UpstreamConfig, UpstreamName};
+use crate::net::{Place, Site, Target};
 
 /// Headers that the gateway writes itself on requests to an upstream.
 const OWN_HEADERS: &[&str] = &[
@@ -51,6 +54,7 @@ impl Checks<'_> {
         let Some(upstream) = self.config.upstreams.get(name) else { return };
         self.reach(name, upstream, &table);
         self.url(upstream, &table);
+        self.upstream_tls(upstream, &table);
         self.child(upstream, &table);
         self.headers(upstream, &table);
         self.times(upstream, &table);
@@ -84,22 +88,10 @@ impl Checks<'_> {
     fn url(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
         let Some(url) = &upstream.url else { return };
         let at = table.key("url");
-        match url.scheme() {
-            "http" | "ws" => {}
-            scheme @ ("https" | "wss") => {
-                let message = format!(
-                    "begins with `{scheme}:`, which is not supported in this version; use `{}:`",
-                    scheme.strip_suffix('s').unwrap_or(scheme)
-                );
-                self.wrong(at.clone(), &message);
-            }
-            scheme => {
-                let message =
-                    format!("begins with `{scheme}:`; it must begin with `http:` or `ws:`");
-                self.wrong(at.clone(), &message);
-                return;
-            }
-        }
+        let site = match Site::of(url) {
+            Ok(site) => site,
+            Err(what) => return self.wrong(at, &what),
+        };
         if !url.username().is_empty() || url.password().is_some() {
             let message = "holds a user or password, which would show in logs; \
                            send them with `headers = { Authorization = \"…\" }`";
@@ -108,28 +100,32 @@ impl Checks<'_> {
         if url.fragment().is_some() {
             self.wrong(at.clone(), "holds a `#…`, which is never sent; remove it");
         }
-        if url.port() == Some(0) {
-            self.wrong(at.clone(), "has port 0, which nobody can dial");
-        }
-        if self.is_own_route(url) {
+        if self.is_own_route(&site) {
             self.wrong(at, "is a route of this gateway, which would call itself without end");
         }
     }
 
     /// Whether the address and path are those of a route of this very file.
-    fn is_own_route(&self, url: &url::Url) -> bool {
-        let host = match url.host() {
-            Some(url::Host::Ipv4(ip)) => Some(IpAddr::V4(ip)),
-            Some(url::Host::Ipv6(ip)) => Some(IpAddr::V6(ip)),
-            Some(url::Host::Domain("localhost")) => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-            Some(url::Host::Domain(_)) | None => None,
+    fn is_own_route(&self, site: &Site) -> bool {
+        let place = match &site.target {
+            Target::Unix(path) => Place::Unix(path.clone()),
+            Target::Tcp(host, port) => {
+                let ip = match host {
+                    Host::Ipv4(ip) => IpAddr::V4(*ip),
+                    Host::Ipv6(ip) => IpAddr::V6(*ip),
+                    Host::Domain(name) if name == "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+                    Host::Domain(_) => return false,
+                };
+                Place::Tcp(SocketAddr::from((ip, *port)))
+            }
         };
-        let address = host.zip(url.port_or_known_default());
-        let ours = |address| self.config.server.listen.0.contains(&SocketAddr::from(address));
-        address.is_some_and(ours)
-            && self.config.routes.iter().any(|route| {
-                route.path.as_str() == url.path() || serves_older_at(route, url.path())
-            })
+        let path = site.url.path();
+        self.config.server.listen.0.contains(&place)
+            && self
+                .config
+                .routes
+                .iter()
+                .any(|route| route.path.as_str() == path || serves_older_at(route, path))
     }
 
     fn child(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {

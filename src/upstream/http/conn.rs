@@ -1,7 +1,5 @@
 //! Connections to one upstream: dialled, kept, and given back in good order.
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,14 +10,13 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-use url::Host;
 
 use super::body::OutBody;
 use super::worker::worker;
 use crate::telemetry::UpstreamMetrics;
+use crate::upstream::dial::{Dialer, NoConnection};
 
 /// Fewest connections that one worker may keep waiting; more when the upstream is allowed more calls at once.
 const KEPT: usize = 64;
@@ -32,21 +29,11 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Most frames that may follow an answer.
 const REST: usize = 16;
 
-/// Where the connections lead.
-#[derive(Clone, Debug)]
-pub(in crate::upstream) struct Address {
-    /// Name or number.
-    pub(in crate::upstream) host: Host<String>,
-    /// TCP port.
-    pub(in crate::upstream) port: u16,
-}
-
 /// The connections to one address: one list for each worker thread and one for all others, so that a request
 /// stays on the runtime whose driver serves its connection. The last one used is used next; the others grow old and are closed.
 #[derive(Debug)]
 pub(super) struct Pool {
-    address: Address,
-    connect_timeout: Duration,
+    dialer: Dialer,
     kept: usize,
     metrics: Arc<UpstreamMetrics>,
     tasks: TaskTracker,
@@ -96,27 +83,17 @@ impl Idle {
     }
 }
 
-/// Why there is no connection.
-#[derive(Debug)]
-pub(super) struct NoConnection {
-    /// For the log, without address.
-    pub(super) what: String,
-    pub(super) source: Option<io::Error>,
-}
-
 impl Pool {
     /// Dials nothing yet. `workers`: how many threads number themselves with [`super::set_worker`].
     pub(super) fn new(
-        address: Address,
-        connect_timeout: Duration,
+        dialer: Dialer,
         max_concurrency: usize,
         workers: usize,
         shared: (Arc<UpstreamMetrics>, TaskTracker),
     ) -> Arc<Self> {
         let (metrics, tasks) = shared;
         Arc::new(Self {
-            address,
-            connect_timeout,
+            dialer,
             kept: max_concurrency.clamp(KEPT, MOST_KEPT),
             metrics,
             tasks,
@@ -151,17 +128,7 @@ impl Pool {
 
     /// A new connection.
     pub(super) async fn dial(self: &Arc<Self>) -> Result<Lease, NoConnection> {
-        let stream = match timeout(self.connect_timeout, connect(&self.address)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => {
-                return Err(NoConnection { what: describe(&error), source: Some(error) });
-            }
-            Err(_) => {
-                let what = format!("no connection within {:?}", self.connect_timeout);
-                return Err(NoConnection { what, source: None });
-            }
-        };
-        let _ = stream.set_nodelay(true);
+        let stream = self.dialer.dial().await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| NoConnection { what: error.to_string(), source: None })?;
@@ -266,30 +233,5 @@ impl Lease {
     pub(super) fn release(self, rest: Option<Incoming>, keep_for: Duration) {
         let Self { sender, number, active } = self;
         active.0.keep(sender, number, rest, keep_for);
-    }
-}
-
-/// Tries every address of the host in turn.
-pub(in crate::upstream) async fn connect(address: &Address) -> io::Result<TcpStream> {
-    match &address.host {
-        Host::Ipv4(ip) => TcpStream::connect(SocketAddr::from((*ip, address.port))).await,
-        Host::Ipv6(ip) => TcpStream::connect(SocketAddr::from((*ip, address.port))).await,
-        Host::Domain(name) => TcpStream::connect((name.as_str(), address.port)).await,
-    }
-}
-
-/// What went wrong, without the address.
-pub(in crate::upstream) fn describe(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::TimedOut => "connection timed out".to_owned(),
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            "no route to the host".to_owned()
-        }
-        kind if error.raw_os_error().is_none() => {
-            tracing::debug!(%kind, "a host name was not resolved");
-            "the host name cannot be resolved".to_owned()
-        }
-        kind => kind.to_string(),
     }
 }

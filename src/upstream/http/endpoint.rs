@@ -9,17 +9,20 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE, USER_AGENT,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
 use super::body::OutBody;
-use super::conn::{Address, Lease, NoConnection, Pool};
+use super::conn::{Lease, Pool};
 use super::reply::Reply;
 use super::timer::{Expired, Timer};
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Chunks;
+use crate::net::tls::{describe, in_error, refused_us};
 use crate::telemetry::UpstreamMetrics;
 use crate::upstream::CallError;
+use crate::upstream::dial::{Dialer, NoConnection, Offer};
 
 /// Most redirects of one request.
 const MAX_REDIRECTS: usize = 3;
@@ -66,20 +69,15 @@ impl Endpoint {
         name: &UpstreamName,
         config: &Arc<UpstreamConfig>,
         metrics: &Arc<UpstreamMetrics>,
-        tasks: &TaskTracker,
+        (tasks, stop): (&TaskTracker, &CancellationToken),
         workers: usize,
     ) -> Result<Self, String> {
-        let url = config.url.clone().ok_or("it has no url")?;
-        if url.scheme() != "http" {
-            return Err(format!("{} upstreams are not supported by this version", url.scheme()));
-        }
-        let host = url.host().ok_or("its url names no host")?.to_owned();
-        let port = url.port_or_known_default().ok_or("its url names no port")?;
+        let dialer = Dialer::new(name, config, Offer::Http1, (tasks, stop))?;
+        let url = dialer.url().clone();
         let configured = path_of(&url).ok_or("the path of its url cannot be sent")?;
         let headers = headers(name, config, &url).ok_or("the host of its url cannot be sent")?;
         let pool = Pool::new(
-            Address { host, port },
-            config.connect_timeout,
+            dialer,
             config.max_concurrency,
             workers,
             (Arc::clone(metrics), tasks.clone()),
@@ -260,6 +258,10 @@ impl Endpoint {
 
     /// How a broken connection is told.
     pub(super) fn broken(&self, written: bool, error: &hyper::Error) -> CallError {
+        if let Some(refusal) = in_error(error).filter(|error| refused_us(error)) {
+            let what = describe(refusal);
+            return CallError::Connect { upstream: self.name.clone(), what, source: None };
+        }
         if error.is_parse() || error.is_parse_too_large() {
             return self.protocol("it answered with something that is not HTTP");
         }

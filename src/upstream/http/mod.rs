@@ -22,7 +22,6 @@ mod worker;
 
 use super::judge;
 
-pub(in crate::upstream) use conn::{Address, connect, describe};
 pub(in crate::upstream) use endpoint::{Endpoint, headers, path_of};
 pub(in crate::upstream) use link::{Failed, HttpLink, Unopened};
 pub(in crate::upstream) use modern::ModernLink;

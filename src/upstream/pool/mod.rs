@@ -129,13 +129,18 @@ pub struct Upstream {
 impl Upstream {
     /// Sets it up; opens nothing.
     pub fn new(name: UpstreamName, config: Arc<UpstreamConfig>, deps: UpstreamDeps) -> Arc<Self> {
-        let http = Endpoint::new(&name, &config, &deps.metrics, &deps.tasks, deps.workers);
+        let stop = deps.stop.child_token();
+        let owners = (&deps.tasks, &stop);
+        let http = match Target::serves(&config) {
+            true => Err("it is spoken to over WebSocket".to_owned()),
+            false => Endpoint::new(&name, &config, &deps.metrics, owners, deps.workers),
+        };
         let http = http.map(|endpoint| {
             let plain = Plain::new(&endpoint);
             (Arc::new(endpoint), plain)
         });
         let ws = Target::serves(&config).then(|| Ws {
-            target: Target::new(&name, &config, &deps.tasks).map(Arc::new),
+            target: Target::new(&name, &config, owners).map(Arc::new),
             plain: OnceLock::new(),
         });
         let (notices, reported) = mpsc::channel(NOTICES);
@@ -143,7 +148,7 @@ impl Upstream {
             verdict: Arc::new(Verdict::new(config.revision)),
             name,
             config,
-            stop: deps.stop.child_token(),
+            stop,
             http,
             ws,
             deps,

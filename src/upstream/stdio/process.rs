@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::process::ChildStdin;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use url::Host;
 
 use super::super::CallError;
 use super::super::backoff::Backoff;
@@ -17,6 +15,7 @@ use super::super::link::LinkContext;
 use super::child::Pipes;
 use super::output::Drain;
 use super::supervisor::{Supervisor, Tenant};
+use crate::net::Site;
 
 /// How long to wait between two attempts to connect.
 const PROBE: Duration = Duration::from_millis(25);
@@ -105,14 +104,9 @@ impl Seat {
     /// Connects until it works. Without limit: the supervisor has one.
     async fn probe(&self) -> Result<(), String> {
         let url = self.ctx.config.url.as_ref().ok_or("it has no url")?;
-        let port = url.port_or_known_default().ok_or("its url has no port")?;
+        let target = Site::of(url).map_err(|what| format!("its url {what}"))?.target;
         loop {
-            let connected = match url.host() {
-                Some(Host::Domain(name)) => TcpStream::connect((name, port)).await,
-                Some(Host::Ipv4(address)) => TcpStream::connect((address, port)).await,
-                Some(Host::Ipv6(address)) => TcpStream::connect((address, port)).await,
-                None => return Err("its url has no host".to_owned()),
-            };
+            let connected = target.connect().await;
             if connected.is_ok() {
                 return Ok(());
             }

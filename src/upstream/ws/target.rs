@@ -14,23 +14,23 @@ use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::super::CallError;
-use super::super::http::{Address, connect, describe, headers, parse_retry_after, path_of};
+use super::super::dial::{Dialer, NoConnection, Offer};
+use super::super::http::{headers, parse_retry_after, path_of};
 use crate::config::{Protocol, UpstreamConfig, UpstreamName};
+use crate::net::Stream;
 
 /// Room of the buffers that each connection has for as long as it lives.
 const BUFFER: usize = 8 * 1024;
 
-/// What the frames travel over.
-pub(super) type Stream = TcpStream;
 /// An open connection.
 pub(super) type Socket = WebSocketStream<Stream>;
 
@@ -39,7 +39,7 @@ pub(super) type Socket = WebSocketStream<Stream>;
 pub(in crate::upstream) struct Target {
     name: UpstreamName,
     config: Arc<UpstreamConfig>,
-    address: Address,
+    dialer: Dialer,
     uri: Uri,
     /// Headers of every upgrade but its key.
     headers: HeaderMap,
@@ -51,21 +51,17 @@ pub(in crate::upstream) struct Target {
 impl Target {
     /// Whether an upstream is to be spoken to over WebSocket.
     pub(in crate::upstream) fn serves(config: &UpstreamConfig) -> bool {
-        config.url.as_ref().is_some_and(|url| matches!(url.scheme(), "ws" | "wss"))
+        config.url.as_ref().is_some_and(|url| matches!(url.scheme(), "ws" | "wss" | "ws+unix"))
     }
 
     /// Dials nothing. Says what is wrong with an address that cannot be served.
     pub(in crate::upstream) fn new(
         name: &UpstreamName,
         config: &Arc<UpstreamConfig>,
-        tasks: &TaskTracker,
+        (tasks, stop): (&TaskTracker, &CancellationToken),
     ) -> Result<Self, String> {
-        let url = config.url.as_ref().ok_or("it has no url")?;
-        if url.scheme() != "ws" {
-            return Err(format!("{} upstreams are not supported by this version", url.scheme()));
-        }
-        let host = url.host().ok_or("its url names no host")?.to_owned();
-        let port = url.port_or_known_default().ok_or("its url names no port")?;
+        let dialer = Dialer::new(name, config, Offer::Http1, (tasks, stop))?;
+        let url = dialer.url();
         let uri = path_of(url).ok_or("the path of its url cannot be sent")?;
         let mut headers = headers(name, config, url).ok_or("the host of its url cannot be sent")?;
         for http_only in [CONTENT_TYPE, ACCEPT] {
@@ -82,7 +78,7 @@ impl Target {
         Ok(Self {
             name: name.clone(),
             config: Arc::clone(config),
-            address: Address { host, port },
+            dialer,
             uri,
             headers,
             subprotocol,
@@ -96,13 +92,10 @@ impl Target {
     /// [`CallError::Connect`], [`CallError::Timeout`]; [`CallError::Status`] and [`CallError::Protocol`] when there is
     /// no WebSocket at the url.
     pub(super) async fn dial(&self) -> Result<Socket, CallError> {
-        let limit = self.config.connect_timeout;
-        let stream = match timeout(limit, connect(&self.address)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(self.connect(describe(&error), Some(error))),
-            Err(_) => return Err(self.connect(format!("no connection within {limit:?}"), None)),
+        let stream = match self.dialer.dial().await {
+            Ok(stream) => stream,
+            Err(NoConnection { what, source }) => return Err(self.connect(what, source)),
         };
-        let _ = stream.set_nodelay(true);
         let limit = self.config.first_byte_timeout.unwrap_or(self.config.timeout);
         match timeout(limit, self.upgrade(stream)).await {
             Ok(upgraded) => upgraded,

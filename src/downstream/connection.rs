@@ -1,0 +1,140 @@
+//! One connection from its first byte to its end: TLS, which HTTP it speaks, its requests, its end at a drain.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsStream};
+use tokio_util::sync::WaitForCancellationFuture;
+
+use super::http::{Connection, serve as serve_request};
+use super::listener::Serving;
+use super::multiplexed;
+use super::peek::{Peeked, Version};
+use crate::config::ServerConfig;
+use crate::net::{Peer, Stream};
+
+/// Longest time that setting up TLS may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// What a connection is held to; fixed when it begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) header_timeout: Duration,
+    pub(super) max_header: usize,
+    pub(super) max_streams: u32,
+}
+
+impl Limits {
+    fn of(server: &ServerConfig) -> Self {
+        let ServerConfig { header_timeout, max_header, max_streams, .. } = *server;
+        Self { header_timeout, max_header, max_streams }
+    }
+}
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) serving: Serving,
+    pub(super) peer: Peer,
+    /// It came in where only this machine can.
+    pub(super) local: bool,
+    /// One of `max_connections`.
+    pub(super) permit: OwnedSemaphorePermit,
+}
+
+impl Accepted {
+    /// Serves it to its end.
+    pub(super) async fn serve(self, stream: Stream) {
+        let peer = self.peer;
+        if let Err(error) = self.run(stream).await {
+            tracing::debug!(%peer, %error, "connection ended");
+        }
+    }
+
+    async fn run(self, stream: Stream) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let limits = Limits::of(&self.serving.pipeline.snapshot().server);
+        let drain = self.serving.drain.clone();
+        let mut drained = pin!(drain.cancelled());
+        let begun = tokio::select! {
+            biased;
+            begun = self.begin(stream, limits.header_timeout) => begun?,
+            // Nothing was asked on it yet.
+            () = drained.as_mut() => return Ok(()),
+        };
+        let Some((stream, version)) = begun else { return Ok(()) };
+        let Self { serving, peer, local, permit } = self;
+        let pipeline = Arc::clone(&serving.pipeline);
+        let connection = Connection { pipeline, serving, peer, local, _permit: permit };
+        let connection = Arc::new(connection);
+        match version {
+            Version::Http1 => http1(connection, stream, limits, drained).await?,
+            Version::Http2 => {
+                Box::pin(multiplexed::serve(connection, stream, limits, drained)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets up TLS and tells the version, within the time that a client has for its first request head.
+    async fn begin(
+        &self,
+        stream: Stream,
+        limit: Duration,
+    ) -> io::Result<Option<(Peeked, Version)>> {
+        let stream = match (stream, &self.serving.tls) {
+            (Stream::Tcp(stream), Some(tls)) => {
+                let accepting = TlsAcceptor::from(tls.current()).accept(stream);
+                let stream = timeout(limit.min(HANDSHAKE), accepting).await??;
+                Stream::Tls(Box::new(TlsStream::from(stream)))
+            }
+            (stream, _) => stream,
+        };
+        timeout(limit, Peeked::at(stream)).await?
+    }
+}
+
+async fn http1(
+    connection: Arc<Connection>,
+    stream: Peeked,
+    limits: Limits,
+    mut drained: Pin<&mut WaitForCancellationFuture<'_>>,
+) -> hyper::Result<()> {
+    let (pipeline, cut) = (Arc::clone(&connection.pipeline), connection.serving.cut.clone());
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_header_size(limits.max_header);
+    let service = service_fn(move |request| {
+        let connection = Arc::clone(&connection);
+        async move { Ok::<_, Infallible>(serve_request(&connection, request).await) }
+    });
+    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
+    let mut cut = pin!(cut.cancelled());
+    // Looking at a token takes locks that all connections share: `drain` is looked at once, so that it wakes
+    // this task, and then no more until the flag says so that is set before it.
+    let (mut registered, mut draining) = (false, false);
+    std::future::poll_fn(|cx| {
+        if !draining && (!registered || pipeline.is_draining()) {
+            registered = true;
+            draining = drained.as_mut().poll(cx).is_ready();
+            if draining {
+                serving.as_mut().graceful_shutdown();
+            }
+        }
+        if draining {
+            // Polled again, what still runs sees that it is cut off.
+            let _ = cut.as_mut().poll(cx);
+        }
+        serving.as_mut().poll(cx)
+    })
+    .await
+}
