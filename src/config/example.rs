@@ -23,7 +23,7 @@ fn key_of(line: &str) -> Option<(&str, Shown)> {
         None => (line, false),
     };
     let (key, _) = text.split_once(" = ")?;
-    let bare = |c: char| c.is_ascii_lowercase() || c == '_';
+    let bare = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if key.is_empty() || !key.chars().all(bare) {
         return None;
     }

@@ -123,7 +123,7 @@ fn wrong_values_name_line_key_and_what_is_expected() {
         ),
         (
             "listen = \"localhost:1\"",
-            "10: `listen` in [server]: `localhost:1` is not IP:PORT, such as \"127.0.0.1:8808\"",
+            "10: `listen` in [server]: `localhost:1` is not IP:PORT, such as \"127.0.0.1:8808\", nor \"unix:/path\"",
         ),
         (
             "max_body = \"4 bananas\"",

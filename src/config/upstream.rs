@@ -42,6 +42,9 @@ pub struct UpstreamConfig {
     #[serde(with = "types::optional_url")]
     #[schemars(with = "Option<url::Url>")]
     pub url: Option<url::Url>,
+    /// HTTP/2. Left out: with `https:` if the server agrees, with `http:` not. `true`: always, with `http:` without asking;
+    /// `false`: never.
+    pub http2: Option<bool>,
     /// Certificates of `https:` and `wss:`.
     pub tls: UpstreamTls,
     /// Headers sent with each request; over WebSocket with the upgrade.
@@ -131,6 +134,7 @@ impl Default for UpstreamConfig {
             .to_vec(),
             cwd: None,
             url: None,
+            http2: None,
             tls: UpstreamTls::default(),
             headers: BTreeMap::new(),
             revision: Revision::Auto,

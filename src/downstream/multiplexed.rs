@@ -23,6 +23,8 @@ use super::peek::Peeked;
 const PING: Duration = Duration::from_secs(30);
 /// How long it may take to say so.
 const PONG: Duration = Duration::from_secs(20);
+/// How long a client without open requests may take to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// How much of one body a client may send before it is read.
 const WINDOW: u32 = 256 << 10;
 /// The same for all bodies of a connection.
@@ -139,6 +141,7 @@ pub(super) async fn serve(
             ending = drained.as_mut().poll(cx).is_ready();
             if ending {
                 serving.as_mut().graceful_shutdown();
+                idle = false;
             }
         }
         loop {
@@ -150,18 +153,23 @@ pub(super) async fn serve(
                 tracing::warn!(%peer, "a client gives up nearly all of its requests; its connection is closed");
                 return Poll::Ready(Ok(()));
             }
-            if ending || requests.open.load(Ordering::Relaxed) > 0 {
+            if requests.open.load(Ordering::Relaxed) > 0 {
                 idle = false;
                 return Poll::Pending;
             }
             if !idle {
                 idle = true;
-                unused.as_mut().reset(Instant::now() + limits.header_timeout);
+                let patience = if ending { GOODBYE } else { limits.header_timeout };
+                unused.as_mut().reset(Instant::now() + patience);
             }
             if unused.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            ending = true;
+            if ending {
+                // It was told to end, and has nothing left to wait for.
+                return Poll::Ready(Ok(()));
+            }
+            (ending, idle) = (true, false);
             serving.as_mut().graceful_shutdown();
         }
     })

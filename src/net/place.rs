@@ -47,10 +47,7 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(path) = text.strip_prefix("unix:") else {
             return text.parse().map(Self::Tcp).map_err(|_| {
-                format!(
-                    "`{text}` is not IP:PORT, such as \"127.0.0.1:8808\" or \"[::1]:8808\", nor \
-                     a unix socket, such as \"unix:/run/trunkline.sock\""
-                )
+                format!("`{text}` is not IP:PORT, such as \"127.0.0.1:8808\", nor \"unix:/path\"")
             });
         };
         socket_path(path).map(Self::Unix)

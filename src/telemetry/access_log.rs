@@ -197,9 +197,9 @@ pub(super) mod tests {
     fn addresses_of_clients_are_written_as_they_print() {
         for client in ["0.0.0.0:0", "255.10.9.100:65535", "[::1]:9", "[fe80::1%3]:80"] {
             let client: SocketAddr = client.parse().unwrap();
-            let client = Some(Peer::Tcp(client));
-            let text = render(&AccessLine { client, ..line() }, LogFormat::Text);
-            assert!(text.contains(&format!(" client={} ", client.unwrap())), "{text}");
+            let access = AccessLine { client: Some(Peer::Tcp(client)), ..line() };
+            let text = render(&access, LogFormat::Text);
+            assert!(text.contains(&format!(" client={client} ")), "{text}");
         }
         let text = render(&AccessLine { client: Some(Peer::Unix), ..line() }, LogFormat::Text);
         assert!(text.contains(" client=unix "), "{text}");

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use url::{Host, Url};
 
 use crate::config::{UpstreamConfig, UpstreamName};
-use crate::net::tls::{ClientRecipe, HTTP1, Live, describe, in_error};
+use crate::net::tls::{ClientRecipe, HTTP1, HTTP2, Live, describe, in_error};
 use crate::net::{Site, Stream, Target};
 
 /// Which versions of HTTP are offered while TLS is set up.
@@ -20,6 +20,10 @@ use crate::net::{Site, Stream, Target};
 pub(super) enum Offer {
     /// HTTP/1.1; what a WebSocket needs.
     Http1,
+    /// HTTP/2, else HTTP/1.1.
+    Either,
+    /// HTTP/2.
+    Http2,
 }
 
 /// How connections to one upstream are made. Names are looked up anew for each, and certificates are those that its
@@ -77,6 +81,11 @@ impl Dialer {
         &self.url
     }
 
+    /// Whether TLS is set up.
+    pub(super) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// A new connection, with TLS set up if there is to be any, within `connect_timeout`. [`Stream::alpn`] says what was
     /// agreed on.
     pub(super) async fn dial(&self) -> Result<Stream, NoConnection> {
@@ -106,6 +115,8 @@ impl Tls {
     fn new(host: &Host<String>, config: &UpstreamConfig, offer: Offer) -> Result<Self, String> {
         let alpn: &[&[u8]] = match offer {
             Offer::Http1 => &[HTTP1],
+            Offer::Either => &[HTTP2, HTTP1],
+            Offer::Http2 => &[HTTP2],
         };
         let recipe = config.tls.recipe(alpn.iter().map(|name| name.to_vec()).collect());
         let live = Live::new(recipe).map_err(|error| format!("its tls: {error}"))?;

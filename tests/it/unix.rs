@@ -1,4 +1,4 @@
-//! Unix sockets: listened on, and dialled.
+//! Unix sockets and IPv6: listened on, and dialled.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -147,4 +147,23 @@ async fn event_streams_and_sessions_work_over_a_socket() {
     tokio::spawn(connection);
     let opened = patient("a stream", sender.send_request(stream)).await.unwrap();
     assert_eq!(opened.headers()["content-type"], "text/event-stream");
+}
+
+#[tokio::test]
+async fn ipv6_is_listened_on_and_dialled() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        // A machine without IPv6.
+        return;
+    }
+    let up = Fake::plain().start().await;
+    let far = Setup::new()
+        .listen("[\"[::1]:0\"]")
+        .plain("node", &up, "")
+        .rpc("\"*\" = \"node\"")
+        .start()
+        .await;
+    let url = format!("protocol = \"jsonrpc\"\nurl = \"{}\"", far.url("/rpc"));
+    assert!(url.contains("http://[::1]:"), "{url}");
+    let near = Setup::new().upstream("far", &url).rpc("\"*\" = \"far\"").start().await;
+    assert_eq!(near.http().post("/rpc", SUM).await.json()["result"], json!(["a"]));
 }

@@ -299,9 +299,15 @@ impl Checks<'_> {
         if !is_ws {
             let keys = ["connections", "subprotocol", "ping_interval", "ping_timeout"];
             idle.extend(keys.map(|key| (key, "is for WebSocket, and `url` is none")));
-        } else if upstream.protocol == Protocol::Mcp {
-            idle.push(("connections", "is for `protocol = \"jsonrpc\"`"));
         } else {
+            idle.push(("http2", "is for HTTP: a WebSocket begins with HTTP/1.1"));
+        }
+        if upstream.url.is_none() {
+            idle.push(("http2", "is for HTTP, and there is no `url`"));
+        }
+        if is_ws && upstream.protocol == Protocol::Mcp {
+            idle.push(("connections", "is for `protocol = \"jsonrpc\"`"));
+        } else if is_ws {
             idle.push(("batch", "is for HTTP: over WebSocket elements travel one by one"));
         }
         match upstream.protocol {

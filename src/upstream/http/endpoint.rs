@@ -8,14 +8,16 @@ use http::header::{
     ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE, USER_AGENT,
 };
+use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
 use super::body::OutBody;
-use super::conn::{Lease, Pool};
+use super::conn::{Lease, Pool, Speak};
 use super::reply::Reply;
+use super::shared::{is_of_request, is_unprocessed, reason};
 use super::timer::{Expired, Timer};
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Chunks;
@@ -26,6 +28,8 @@ use crate::upstream::dial::{Dialer, NoConnection, Offer};
 
 /// Most redirects of one request.
 const MAX_REDIRECTS: usize = 3;
+/// How often a request is sent again that the upstream said it did not look at.
+const MAX_REFUSALS: usize = 3;
 /// Headers that the connection decides on; configured ones are ignored.
 const OURS: [HeaderName; 6] = [CONNECTION, CONTENT_LENGTH, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 
@@ -38,6 +42,8 @@ pub(in crate::upstream) struct Endpoint {
     /// Headers of every request: `host`, the configured ones, `content-type`, `accept` of both types.
     pub(super) headers: HeaderMap,
     pool: Arc<Pool>,
+    /// Scheme and host, which HTTP/2 has in front of the path.
+    origin: (Scheme, Authority),
     url: Url,
     /// The path and query of `url`.
     configured: Uri,
@@ -72,12 +78,21 @@ impl Endpoint {
         (tasks, stop): (&TaskTracker, &CancellationToken),
         workers: usize,
     ) -> Result<Self, String> {
-        let dialer = Dialer::new(name, config, Offer::Http1, (tasks, stop))?;
+        let (offer, speak) = match config.http2 {
+            None => (Offer::Either, Speak::Agreed),
+            Some(true) => (Offer::Http2, Speak::Two),
+            Some(false) => (Offer::Http1, Speak::One),
+        };
+        let dialer = Dialer::new(name, config, offer, (tasks, stop))?;
+        let speak = if dialer.is_tls() || speak == Speak::Two { speak } else { Speak::One };
         let url = dialer.url().clone();
+        let origin =
+            Uri::try_from(url.as_str()).map_err(|_| "its url cannot be sent")?.into_parts();
+        let origin = origin.scheme.zip(origin.authority).ok_or("its url names no host")?;
         let configured = path_of(&url).ok_or("the path of its url cannot be sent")?;
         let headers = headers(name, config, &url).ok_or("the host of its url cannot be sent")?;
         let pool = Pool::new(
-            dialer,
+            (dialer, speak),
             config.max_concurrency,
             workers,
             (Arc::clone(metrics), tasks.clone()),
@@ -88,6 +103,7 @@ impl Endpoint {
             metrics: Arc::clone(metrics),
             headers,
             pool,
+            origin,
             current: ArcSwap::from_pointee(configured.clone()),
             configured,
             url,
@@ -176,6 +192,7 @@ impl Endpoint {
             metrics: Arc::clone(&self.metrics),
             headers: self.headers.clone(),
             pool: Arc::clone(&self.pool),
+            origin: self.origin.clone(),
             current: ArcSwap::from_pointee(configured.clone()),
             configured,
             url,
@@ -191,29 +208,40 @@ impl Endpoint {
         timer: &mut Timer<'_>,
         written: &mut bool,
     ) -> Result<Reply<'_>, CallError> {
-        let mut request = self.request(out);
+        let mut refusals = 0;
         loop {
-            let reused = if via == Via::Pool { self.pool.reuse() } else { None };
+            let reused = match via {
+                Via::Pool => self.pool.reuse(),
+                Via::Own => self.pool.join(),
+            };
             let fresh = reused.is_none();
             let mut lease = match reused {
                 Some(lease) => lease,
                 None => Box::pin(self.dial(timer)).await?,
             };
+            let request = self.request(out, lease.is_shared());
             *written = true;
-            let sending = lease.sender().try_send_request(request);
+            let sending = lease.send(request);
             let mut error = match timer.within(sending).await.map_err(|late| self.late(late))? {
                 Ok(response) => return Ok(Reply::new(self, response, lease)),
                 Err(error) => error,
             };
-            match error.take_message() {
-                Some(unsent) if !fresh => {
+            *written = error.take_message().is_none();
+            let error = error.into_error();
+            if lease.is_shared() {
+                // What it said it did not look at is sent again, on another connection.
+                if is_unprocessed(&error) && refusals < MAX_REFUSALS {
+                    refusals += 1;
                     *written = false;
-                    request = unsent;
+                    lease.give_up();
+                    continue;
                 }
-                unsent => {
-                    *written = unsent.is_none();
-                    return Err(self.broken(*written, &error.into_error()));
+                if !is_of_request(&error) {
+                    lease.give_up();
                 }
+            }
+            if *written || fresh {
+                return Err(self.broken(*written, &error));
             }
         }
     }
@@ -227,7 +255,7 @@ impl Endpoint {
         })
     }
 
-    fn request(&self, out: &Outgoing<'_>) -> Request<OutBody> {
+    fn request(&self, out: &Outgoing<'_>, shared: bool) -> Request<OutBody> {
         let body = (out.body)();
         let body = if body.is_empty() { OutBody::empty() } else { OutBody::new(body) };
         let mut request = Request::new(body);
@@ -238,7 +266,21 @@ impl Endpoint {
         for (name, value) in out.extra {
             headers.insert(name.clone(), value.clone());
         }
+        if shared {
+            self.name_origin(&mut request);
+        }
         request
+    }
+
+    /// HTTP/2 has the origin in place of the header `host` (RFC 9113 §8.3.1).
+    fn name_origin(&self, request: &mut Request<OutBody>) {
+        request.headers_mut().remove(HOST);
+        let mut parts = request.uri().clone().into_parts();
+        let (scheme, authority) = self.origin.clone();
+        (parts.scheme, parts.authority) = (Some(scheme), Some(authority));
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
     }
 
     /// Begins anew at the configured path.
@@ -265,7 +307,13 @@ impl Endpoint {
         if error.is_parse() || error.is_parse_too_large() {
             return self.protocol("it answered with something that is not HTTP");
         }
-        let what = error.to_string();
+        let what = match reason(error) {
+            Some(cause) if cause.is_library() => {
+                return self.protocol("it answered with something that is not HTTP/2");
+            }
+            Some(cause) => format!("HTTP/2: {cause}"),
+            None => error.to_string(),
+        };
         CallError::Closed { upstream: self.name.clone(), written, what }
     }
 

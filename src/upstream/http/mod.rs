@@ -11,6 +11,7 @@ mod listen;
 mod modern;
 mod plain;
 mod reply;
+mod shared;
 mod sse;
 mod standard;
 mod stream;

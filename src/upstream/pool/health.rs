@@ -95,8 +95,13 @@ impl Upstream {
     }
 
     pub(super) fn failed(&self, error: &CallError) {
-        *self.health.why.lock() = error.reason();
-        self.health.failed.store(true, Ordering::Relaxed);
+        let why = error.reason();
+        let before = std::mem::replace(&mut *self.health.why.lock(), why.clone());
+        let failed = self.health.failed.swap(true, Ordering::Relaxed);
+        // Of others, the refresh of their lists tells.
+        if self.config.protocol == Protocol::JsonRpc && !(failed && before == why) {
+            tracing::warn!(upstream = %self.name, why, "upstream cannot be reached");
+        }
         self.refresh();
     }
 
