@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
+use http::header::{
+    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
@@ -12,7 +14,8 @@ use tokio_util::task::TaskTracker;
 
 use super::accept::{Accepts, is_json, is_undeclared};
 use super::body::{ExchangeBody, OutBody, Running, StreamBody};
-use super::{Serving, cors, intake, ws};
+use super::inflate::Coding;
+use super::{Serving, cors, inflate, intake, ws};
 use crate::fault::{Fault, Reason};
 use crate::jsonrpc::{Chunks, NullId};
 use crate::mcp::SESSION_HEADER;
@@ -54,16 +57,16 @@ pub(super) async fn serve(connection: &Arc<Connection>, request: Request<Incomin
         let fault = Fault::new(Reason::Forbidden, refused.to_string());
         return refusal(StatusCode::FORBIDDEN, &fault);
     }
-    let Some((route, spot)) = snapshot.route(request.uri().path()) else {
-        return text(StatusCode::NOT_FOUND, "nothing is served at this path\n");
-    };
-    let route = Arc::clone(route);
-    let mut answer = match spot {
-        Spot::Own if matches!(&*route, Route::Plain(_)) && ws::is_asked(&request) => {
+    let found = snapshot.route(request.uri().path());
+    let mut answer = match found.map(|(route, spot)| (Arc::clone(route), spot)) {
+        Some((route, Spot::Own))
+            if matches!(&*route, Route::Plain(_)) && ws::is_asked(&request) =>
+        {
             ws::upgrade(connection, snapshot, route, request)
         }
-        Spot::Own => dispatch(connection, snapshot, route, request).await,
-        Spot::Events | Spot::Messages => older(connection, snapshot, (route, spot), request).await,
+        Some((route, Spot::Own)) => dispatch(connection, snapshot, route, request).await,
+        Some(at) => older(connection, snapshot, at, request).await,
+        None => text(StatusCode::NOT_FOUND, "nothing is served at this path\n"),
     };
     if let Some(origin) = origin {
         cors::allow(answer.headers_mut(), &origin);
@@ -168,15 +171,22 @@ async fn post(
 ) -> Answer {
     let (parts, mut body) = request.into_parts();
     let tasks = connection.pipeline.tasks();
-    let accepts = match check_head(&route, spot, &parts.headers) {
-        Ok(accepts) => accepts,
+    let (accepts, coding) = match check_head(&route, spot, &parts.headers) {
+        Ok(head) => head,
         Err((status, fault)) => {
             tasks.spawn(intake::drain(body));
-            return message(status, error_text(&fault));
+            let mut answer = message(status, error_text(&fault));
+            if status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+                // RFC 9110 §12.5.3: what could have been sent.
+                let taken = HeaderValue::from_static(inflate::TAKEN);
+                answer.headers_mut().insert(ACCEPT_ENCODING, taken);
+            }
+            return answer;
         }
     };
     let server = &snapshot.server;
-    let payload = match intake::read(&mut body, server.max_body, server.body_timeout).await {
+    let read = intake::read(&mut body, coding, server.max_body, server.body_timeout).await;
+    let payload = match read {
         Ok(payload) => payload,
         Err(intake::Unread::TooLarge) => {
             tasks.spawn(intake::drain(body));
@@ -208,12 +218,12 @@ async fn post(
     send(connection, &snapshot, reply, accepts).await
 }
 
-/// Media types, before the body is read.
+/// Media types and coding, before the body is read.
 fn check_head(
     route: &Route,
     spot: Spot,
     headers: &HeaderMap,
-) -> Result<Accepts, (StatusCode, Fault)> {
+) -> Result<(Accepts, Option<Coding>), (StatusCode, Fault)> {
     let lenient = matches!(route, Route::Plain(route) if route.lenient_content_type);
     let takes = is_json(headers) || (lenient && is_undeclared(headers));
     if !takes {
@@ -223,13 +233,13 @@ fn check_head(
         );
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, fault));
     }
-    if headers.get(http::header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+    let coding = Coding::of(headers).map_err(|()| {
         let fault = Fault::new(
             Reason::InvalidRequest,
-            "Unsupported Media Type: send the body without Content-Encoding",
+            "Unsupported Media Type: send the body as it is, or with one Content-Encoding of gzip and deflate",
         );
-        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, fault));
-    }
+        (StatusCode::UNSUPPORTED_MEDIA_TYPE, fault)
+    })?;
     let accepts = match (route, spot) {
         // Answers of plain routes are JSON whatever the client would like better; those of HTTP+SSE are on its stream.
         (Route::Plain(_), _) | (Route::Mcp(_), Spot::Messages) => {
@@ -244,7 +254,7 @@ fn check_head(
         );
         return Err((StatusCode::NOT_ACCEPTABLE, fault));
     }
-    Ok(accepts)
+    Ok((accepts, coding))
 }
 
 pub(super) fn inbound(

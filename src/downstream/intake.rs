@@ -8,6 +8,8 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
+use super::inflate::{Coding, Inflater};
+
 /// Why there is no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
@@ -15,16 +17,22 @@ pub(super) enum Unread {
     TooLarge,
     /// The client paused too long.
     TimedOut,
-    /// The client broke it off, or it is framed wrongly.
+    /// The client broke it off, or it is framed or compressed wrongly.
     Broken,
 }
 
-/// Reads a whole body. One that announces itself as too large is refused without being read.
+/// Reads a whole body. One that announces itself as too large is refused without being read. The limit is that of the
+/// content, whatever it is compressed to.
 pub(super) async fn read(
     body: &mut Incoming,
+    coding: Option<Coding>,
     limit: usize,
     pause: Duration,
 ) -> Result<Bytes, Unread> {
+    if let Some(coding) = coding {
+        // Seldom, and large.
+        return Box::pin(read_inflated(body, coding, limit, pause)).await;
+    }
     let announced = body.size_hint();
     if announced.lower() > limit as u64 {
         return Err(Unread::TooLarge);
@@ -46,6 +54,24 @@ pub(super) async fn read(
         whole.extend_from_slice(&more);
     }
     Ok(whole.freeze())
+}
+
+async fn read_inflated(
+    body: &mut Incoming,
+    coding: Coding,
+    limit: usize,
+    pause: Duration,
+) -> Result<Bytes, Unread> {
+    let mut left = Coding::most(limit);
+    if body.size_hint().lower() > left as u64 {
+        return Err(Unread::TooLarge);
+    }
+    let mut inflater = Inflater::new(coding, limit);
+    while let Some(data) = next(body, pause).await? {
+        left = left.checked_sub(data.len()).ok_or(Unread::TooLarge)?;
+        inflater.push(&data).await?;
+    }
+    inflater.end()
 }
 
 async fn next(body: &mut Incoming, pause: Duration) -> Result<Option<Bytes>, Unread> {

@@ -7,6 +7,7 @@ mod body;
 mod connection;
 mod cors;
 mod http;
+mod inflate;
 mod intake;
 mod listener;
 mod multiplexed;

@@ -15,6 +15,7 @@ mod chaos;
 mod cli;
 mod client;
 mod drain;
+mod encodings;
 mod fake;
 mod gateway;
 mod hostile;
