@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Method};
 use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
 
 use super::endpoint::{Endpoint, Outgoing, Via};
 use super::judge::{Invalid, Judged};
@@ -48,6 +49,8 @@ pub(super) struct Channel {
     /// Whether the upstream issued a session id.
     pub(super) has_session: bool,
     ids: AtomicU64,
+    /// What is being POSTed where nobody waits for the outcome.
+    background: TaskTracker,
 }
 
 impl Channel {
@@ -74,7 +77,8 @@ impl Channel {
         get.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         let version = version.unwrap_or(ProtocolVersion::NEWEST_LEGACY);
         let ids = AtomicU64::new(1);
-        Arc::new(Self { context, endpoint, era, post, get, version, has_session, ids })
+        let background = TaskTracker::new();
+        Arc::new(Self { context, endpoint, era, post, get, version, has_session, ids, background })
     }
 
     /// The session id of an `initialize` answer (visible ASCII, MCP 2025-11-25, transports).
@@ -152,7 +156,13 @@ impl Channel {
                 tracing::debug!(upstream = %channel.context.name, %error, "a message was not taken");
             }
         };
-        self.context.tasks.spawn_on(deliver, &runtime);
+        self.context.tasks.spawn_on(self.background.track_future(deliver), &runtime);
+    }
+
+    /// Returns once all that is POSTed in the background has gone: in a session that has ended nothing can be cancelled.
+    pub(super) async fn delivered(&self) {
+        self.background.close();
+        let _ = tokio::time::timeout(BACKGROUND, self.background.wait()).await;
     }
 
     /// Answers a `ping` of the upstream.

@@ -156,6 +156,7 @@ impl HttpLink {
     pub(in crate::upstream) async fn close(&self) {
         if self.is_open() {
             self.abandon();
+            self.channel.delivered().await;
             end_session(&self.channel).await;
         }
     }
