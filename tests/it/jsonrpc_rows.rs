@@ -1,4 +1,7 @@
-//! The corner cases of JSON-RPC 2.0 on a plain route: one table, each row alone and inside a batch.
+//! The corner cases of JSON-RPC 2.0 on a plain route: one table, each row alone and inside a batch, over HTTP and over WebSocket.
+
+mod page;
+mod websocket;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
