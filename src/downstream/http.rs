@@ -59,9 +59,7 @@ pub(super) async fn serve(connection: &Arc<Connection>, request: Request<Incomin
     }
     let found = snapshot.route(request.uri().path());
     let mut answer = match found.map(|(route, spot)| (Arc::clone(route), spot)) {
-        Some((route, Spot::Own))
-            if matches!(&*route, Route::Plain(_)) && ws::is_asked(&request) =>
-        {
+        Some((route, Spot::Own)) if ws::is_asked(&request) => {
             ws::upgrade(connection, snapshot, route, request)
         }
         Some((route, Spot::Own)) => dispatch(connection, snapshot, route, request).await,

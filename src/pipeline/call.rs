@@ -41,8 +41,8 @@ pub(super) struct Context {
     pub(super) caller: Caller,
     /// Whether the session outlives this exchange, so that its client can answer questions and cancel.
     pub(super) standing: bool,
-    /// `Mcp-Param-*` of a modern request.
-    pub(super) repeated: Vec<(HeaderName, HeaderValue)>,
+    /// `Mcp-Param-*` of a modern request; `None` where messages have no headers.
+    pub(super) repeated: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 
 impl Context {

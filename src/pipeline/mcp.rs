@@ -201,8 +201,8 @@ async fn named<'a>(
     }
     let target = target.or_else(|| passes(cx, &view, &name, kind));
     let target = target.ok_or_else(|| unknown(cx, &view, &name, kind))?;
-    if let (Era::Modern, Some(params)) = (cx.session.era(), &target.params) {
-        modern::params(message, params, &cx.repeated).map_err(Ended::Fault)?;
+    if let (Some(given), Some(params)) = (&cx.repeated, &target.params) {
+        modern::params(message, params, given).map_err(Ended::Fault)?;
     }
     let upstream =
         cx.route.backends.iter().position(|backend| Arc::ptr_eq(backend, target.backend));

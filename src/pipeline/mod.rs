@@ -40,6 +40,7 @@ mod rounds;
 mod seal;
 mod snapshot;
 mod socket;
+mod work;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +58,8 @@ pub use reply::{Done, OnHangup, Reply, Run};
 pub use snapshot::{
     Backend, McpRoute, MethodRule, Outside, PlainRoute, Route, Snapshot, SnapshotError,
 };
-pub use socket::{Socket, Work};
+pub use socket::Socket;
+pub use work::Work;
 
 /// What a path is of its route.
 pub use crate::router::Spot;

@@ -1,26 +1,23 @@
 //! A WebSocket of a client: every message takes the path of a POST; answers go out as they are ready, on the one way
 //! there is to this client.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use super::batch;
+use bytes::Bytes;
+
+use super::entry::{self, is_modern, spelled, turned_away};
 use super::ledger::Caller;
+use super::legacy::arrival::{Arrival, Taken};
 use super::plain::{self, PlainContext};
-use super::reply::{Done, Reply};
-use super::snapshot::PlainRoute;
-use super::{Inbound, Pipeline, Route};
+use super::reply::Reply;
+use super::snapshot::{McpRoute, PlainRoute};
+use super::work::{Work, answer, busy_fault, ids, refuse_used, work};
+use super::{Inbound, Outlet, Pipeline, Route, batch, mcp, modern};
 use crate::fault::{Fault, Reason};
-use crate::jsonrpc::{Body, Chunks, Element, Id, Kind, Message, NullId, Rejected};
-use crate::session::{Busy, Channel, Listening};
-
-/// What is worked on, polled by its socket. It sends its answer itself; dropped, it is cancelled.
-pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// What a request is told whose answer nobody could tell from another's.
-const DUPLICATE: &str = "the id is that of another request in flight";
+use crate::jsonrpc::{Body, Chunks, Element, Kind, Message, NullId, parse_body};
+use crate::mcp::Era;
+use crate::session::{Channel, Listening};
 
 /// One socket, from its upgrade to its end.
 #[derive(Debug)]
@@ -42,11 +39,11 @@ impl Socket {
     }
 
     /// Takes one message; what is left to be done is for the caller to poll.
-    pub fn take(&self, payload: bytes::Bytes) -> Option<Work> {
+    pub fn take(&self, payload: Bytes) -> Option<Work> {
         let inbound = Inbound { payload, ..self.inbound.clone() };
         match &*self.inbound.route {
             Route::Plain(route) => self.plain(route, inbound),
-            Route::Mcp(_) => None,
+            Route::Mcp(route) => self.mcp(route, &inbound),
         }
     }
 
@@ -136,6 +133,56 @@ impl Socket {
         }))
     }
 
+    /// A session begins with `initialize` and ends with the socket; requests of the modern era stand alone beside it.
+    fn mcp(&self, route: &Arc<McpRoute>, inbound: &Inbound) -> Option<Work> {
+        let body = match parse_body(inbound.payload.clone(), &inbound.snapshot.limits) {
+            Ok(body) => body,
+            Err(rejected) => {
+                let fault = Fault::from(&rejected);
+                Caller::of(inbound).refused(self.pipeline.metrics(), &fault);
+                self.put(entry::refused(&rejected, spelled(inbound)));
+                return None;
+            }
+        };
+        let arrival = Arrival { pipeline: &self.pipeline, route, inbound, channel: &self.channel };
+        let (taken, is_notice) = match body {
+            Body::One(message) if message.kind() == Kind::Request && is_modern(&message) => {
+                return self.modern(route, inbound, message);
+            }
+            Body::One(message) => {
+                let is_notice = message.kind() == Kind::Notification;
+                (arrival.one(message), is_notice)
+            }
+            Body::Batch(elements) => (arrival.many(elements), false),
+        };
+        match taken {
+            Taken::Work(work) => return Some(work),
+            Taken::Refused(reply) if !is_notice => self.put(reply),
+            Taken::Refused(_) | Taken::Nothing => {}
+        }
+        None
+    }
+
+    fn modern(&self, route: &Arc<McpRoute>, inbound: &Inbound, message: Message) -> Option<Work> {
+        let refuse = |fault: &Fault| {
+            self.put(turned_away(&self.pipeline, inbound, &message, fault, Era::Modern));
+            None
+        };
+        let cx = modern::without_headers(&self.pipeline, Arc::clone(route), inbound, &message);
+        let cx = match cx {
+            Ok(cx) => cx,
+            Err(fault) => return refuse(&fault),
+        };
+        let entered = match self.channel.enter(message.id()?) {
+            Ok(entered) => entered,
+            Err(busy) => return refuse(&busy_fault(busy)),
+        };
+        let outlet = Arc::new(Outlet::default());
+        let own = Arc::clone(&outlet);
+        let exchange = async move { mcp::request(&cx, &message, &own, None).await };
+        Some(work(&self.channel, entered, outlet, exchange))
+    }
+
     /// Sends an answer that nobody waits for.
     fn put(&self, reply: Reply) {
         if let Reply::One { body, .. } = reply {
@@ -144,42 +191,13 @@ impl Socket {
     }
 }
 
-/// Sends what an exchange has to say in the end.
-async fn answer(channel: &Channel, done: Done) {
-    if let Some(answer) = done.body {
-        channel.send(answer).await;
-    }
-}
-
-/// The ids of the requests of a batch.
-pub(super) fn ids(elements: &[Element]) -> Vec<Id> {
-    let messages = elements.iter().flatten().filter(|message| message.kind() != Kind::Response);
-    messages.filter_map(Message::id).collect()
-}
-
-/// Elements of a batch under ids that are in use are refused each.
-pub(super) fn refuse_used(elements: &mut [Element], used: &[Id]) {
-    if used.is_empty() {
-        return;
-    }
-    for element in elements {
-        let id = element.as_ref().ok().and_then(Message::id);
-        if let Some(id) = id.filter(|id| used.contains(id)) {
-            *element = Err(Rejected::Invalid { id: Some(id), reason: DUPLICATE });
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // What is kept for a session is let go of by tasks, which only a runtime has.
+        if let Some(session) = self.channel.session()
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            self.pipeline.end_session(&session);
         }
     }
-}
-
-/// What a client is told whose message is not worked on.
-pub(super) fn busy_fault(busy: Busy) -> Fault {
-    let text = match busy {
-        Busy::Duplicate => {
-            return Fault::new(Reason::InvalidRequest, format!("Invalid Request: {DUPLICATE}"));
-        }
-        Busy::Full => "too many requests of this client are in flight",
-        Busy::Ending => "the gateway is shutting down",
-    };
-    let mut fault = Fault::new(Reason::Overloaded, text);
-    fault.retry_after = Some(Duration::from_secs(1));
-    fault
 }

@@ -44,4 +44,5 @@ mod wire;
 mod ws;
 mod ws_client;
 mod ws_frames;
+mod ws_mcp;
 mod ws_upstream;

@@ -127,16 +127,20 @@ pub struct Raw {
 impl Raw {
     /// Connects to a path.
     pub async fn open(gateway: &Gateway, path: &str) -> Self {
+        Self::upgrade(gateway, &handshake(gateway, path)).await.0
+    }
+
+    /// Connects with this head, to which only its end is added; the head of the answer, too.
+    pub async fn upgrade(gateway: &Gateway, head: &str) -> (Self, String) {
         let mut io = TcpStream::connect(gateway.addr()).await.expect("the gateway listens");
-        let head = format!("{}\r\n", handshake(gateway, path));
-        io.write_all(head.as_bytes()).await.expect("the gateway reads");
+        io.write_all(format!("{head}\r\n").as_bytes()).await.expect("the gateway reads");
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n\r\n") {
             answer.push(patient("the answer's head", io.read_u8()).await.expect("it is answered"));
         }
         let answer = String::from_utf8(answer).expect("heads are text");
         assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
-        Self { io }
+        (Self { io }, answer)
     }
 
     /// Sends these bytes.

@@ -1,86 +1,101 @@
-//! One POST of a client of HTTP+SSE: acknowledged at once, worked on beside it, answered on its stream.
+//! What a client of the legacy era says that is answered on its channel: a POST of HTTP+SSE, or a message on a WebSocket.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{begin, relay};
-use crate::exchange::Assembly;
+use super::initialize::initialize;
+use super::session::passing;
+use super::{LEGACY, context, notified};
+use crate::config::Sessions as Need;
 use crate::fault::{Fault, Outcome, Reason};
-use crate::jsonrpc::{
-    Element, Id, IdKind, Kind, Member, Message, NullId, Rejected, error_response, result_response,
-};
-use crate::mcp::Era;
+use crate::jsonrpc::{Chunks, Element, Id, IdKind, Kind, Member, Message, NullId, result_response};
+use crate::mcp::{Era, ProtocolVersion};
 use crate::pipeline::entry::{is_modern, spelled, turned_away};
 use crate::pipeline::ledger::Caller;
-use crate::pipeline::legacy::initialize::initialize;
-use crate::pipeline::legacy::{LEGACY, context, notified};
 use crate::pipeline::reply::{Done, Reply};
+use crate::pipeline::work::{Work, busy_fault, ids, refuse_used, work};
 use crate::pipeline::{Inbound, McpRoute, Outlet, Pipeline, batch, mcp};
-use crate::session::{Busy, Channel, Entered, Session};
+use crate::session::{Channel, Entered, Session};
 
-/// An exchange that has not begun.
-pub(super) type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
-
-/// One POST and the stream it belongs to.
-pub(super) struct Post<'a> {
-    pub(super) pipeline: &'a Arc<Pipeline>,
-    pub(super) route: &'a Arc<McpRoute>,
-    pub(super) inbound: Inbound,
-    pub(super) channel: Arc<Channel>,
+/// What is left to be done for what came in.
+pub(in crate::pipeline) enum Taken {
+    /// Nothing.
+    Nothing,
+    /// It is refused, and was no request that could be answered under its id.
+    Refused(Reply),
+    /// This.
+    Work(Work),
 }
 
-impl Post<'_> {
+/// What came in, and the channel of who sent it.
+pub(in crate::pipeline) struct Arrival<'a> {
+    pub(in crate::pipeline) pipeline: &'a Arc<Pipeline>,
+    pub(in crate::pipeline) route: &'a Arc<McpRoute>,
+    pub(in crate::pipeline) inbound: &'a Inbound,
+    pub(in crate::pipeline) channel: &'a Arc<Channel>,
+}
+
+impl Arrival<'_> {
     /// One message.
-    pub(super) fn one(self, message: Message) -> Reply {
+    pub(in crate::pipeline) fn one(self, message: Message) -> Taken {
         if message.kind() == Kind::Response {
             if let Some(session) = self.channel.session() {
                 session.settle(message);
             }
-            return Reply::empty(StatusCode::ACCEPTED);
+            return Taken::Nothing;
         }
-        let checked = check(&message);
-        let id = message.id().filter(|id| !matches!(id.kind(), IdKind::Null | IdKind::Fraction));
-        match (checked, id) {
-            // Nobody waits for an answer on the stream.
-            (Err(fault), None) => {
-                turned_away(self.pipeline, &self.inbound, &message, &fault, Era::Legacy)
-            }
-            (Err(fault), Some(id)) => self.answer(&message, &id, Err(&fault)),
-            (Ok(()), Some(id)) => self.request(message, id),
-            (Ok(()), None) => self.notification(message),
+        if let Err(fault) = mcp::check(&message) {
+            return self.refuse(&message, &fault);
+        }
+        match message.id() {
+            Some(id) => self.request(message, id),
+            None => self.notification(message),
         }
     }
 
-    fn notification(self, message: Message) -> Reply {
-        let Some(session) = self.channel.session() else {
-            return Reply::empty(StatusCode::ACCEPTED);
-        };
+    /// Refuses a request or notification.
+    pub(in crate::pipeline) fn refuse(&self, message: &Message, fault: &Fault) -> Taken {
+        match message.id().filter(|id| !matches!(id.kind(), IdKind::Null | IdKind::Fraction)) {
+            Some(id) => self.answer(message, &id, Err(fault)),
+            // Nobody waits for an answer on the channel.
+            None => Taken::Refused(turned_away(
+                self.pipeline,
+                self.inbound,
+                message,
+                fault,
+                Era::Legacy,
+            )),
+        }
+    }
+
+    fn notification(self, message: Message) -> Taken {
+        let session = self.channel.session();
         if message.method() == "notifications/cancelled"
             && let Some(id) = message.member(Member::RequestId)
         {
             // Whatever became of the request so far, nothing of it is wanted any more.
             let id = Id::from_text(id);
             self.channel.cancel(&id);
-            session.cancel(&id);
+            if let Some(session) = &session {
+                session.cancel(&id);
+            }
         }
         // One too many is dropped, as any notification may be.
-        if let Ok((entered, _)) = self.channel.enter_batch(Vec::new()) {
-            let cx = context(self.pipeline, Arc::clone(self.route), &self.inbound, (session, true));
-            let told = async move {
-                notified(&cx, &message, None).await;
-                Done { status: StatusCode::ACCEPTED, body: None, retry_after: None }
-            };
-            self.work(entered, Arc::default(), Box::pin(told));
-        }
-        Reply::empty(StatusCode::ACCEPTED)
+        let (Some(session), Ok(entered)) = (session, self.channel.hold(None)) else {
+            return Taken::Nothing;
+        };
+        let cx = context(self.pipeline, Arc::clone(self.route), self.inbound, (session, true));
+        let told = async move {
+            notified(&cx, &message, None).await;
+            Done { status: StatusCode::ACCEPTED, body: None, retry_after: None }
+        };
+        Taken::Work(work(self.channel, entered, Arc::default(), told))
     }
 
-    fn request(self, message: Message, id: Id) -> Reply {
+    fn request(self, message: Message, id: Id) -> Taken {
         let opens = message.method() == "initialize";
-        let session = self.channel.session();
+        let session = self.session();
         if session.is_none() && !opens {
             return match message.method() {
                 "ping" => self.answer(&message, &id, Ok(b"{}")),
@@ -94,44 +109,52 @@ impl Post<'_> {
         match session {
             _ if opens => self.open(entered, message, &id),
             Some(session) => {
-                let cx =
-                    context(self.pipeline, Arc::clone(self.route), &self.inbound, (session, true));
+                let cx = context(self.pipeline, Arc::clone(self.route), self.inbound, session);
                 let outlet = Arc::new(Outlet::default());
                 let own = Arc::clone(&outlet);
-                let work = async move { mcp::request(&cx, &message, &own, None).await };
-                self.work(entered, outlet, Box::pin(work));
-                Reply::empty(StatusCode::ACCEPTED)
+                let exchange = async move { mcp::request(&cx, &message, &own, None).await };
+                Taken::Work(work(self.channel, entered, outlet, exchange))
             }
-            None => Reply::empty(StatusCode::ACCEPTED),
+            None => Taken::Nothing,
+        }
+    }
+
+    /// The session of this client, and whether it outlives one request: without `initialize` each has one of its own,
+    /// where none is required.
+    fn session(&self) -> Option<(Arc<Session>, bool)> {
+        match self.channel.session() {
+            Some(session) => Some((session, true)),
+            None if self.route.sessions == Need::Required => None,
+            None => passing(self.pipeline, self.route, ProtocolVersion::V2025_03_26)
+                .ok()
+                .map(|session| (session, false)),
         }
     }
 
     /// `initialize`.
-    fn open(self, entered: Entered, message: Message, id: &Id) -> Reply {
+    fn open(self, entered: Entered, message: Message, id: &Id) -> Taken {
         if !self.channel.start() {
             let text = "Invalid Request: this session is initialized already";
             let fault = Fault::new(Reason::InvalidRequest, text);
             return self.answer(&message, id, Err(&fault));
         }
-        let Self { pipeline, route, inbound, channel } = self;
-        let (pipeline, route) = (Arc::clone(pipeline), Arc::clone(route));
-        let tasks = pipeline.tasks.clone();
-        tasks.spawn(async move {
+        let (pipeline, route) = (Arc::clone(self.pipeline), Arc::clone(self.route));
+        let (inbound, channel) = (self.inbound.clone(), Arc::clone(self.channel));
+        Taken::Work(Box::pin(async move {
             let reply = initialize(&pipeline, &route, &inbound, message).await;
             if let Reply::One { body, session, .. } = reply {
                 begin(&pipeline, &channel, session.as_ref().map(|id| id.as_str()), body);
             }
             drop(entered);
-        });
-        Reply::empty(StatusCode::ACCEPTED)
+        }))
     }
 
     /// A batch: of requests, or of answers; notifications may be in either.
-    pub(super) fn many(self, elements: Vec<Element>) -> Reply {
+    pub(in crate::pipeline) fn many(self, elements: Vec<Element>) -> Taken {
         let invalid = |text| {
             let fault = Fault::new(Reason::InvalidRequest, text);
-            Caller::of(&self.inbound).refused(self.pipeline.metrics(), &fault);
-            Reply::fault(None, &fault, LEGACY, spelled(&self.inbound))
+            Caller::of(self.inbound).refused(self.pipeline.metrics(), &fault);
+            Taken::Refused(Reply::fault(None, &fault, LEGACY, spelled(self.inbound)))
         };
         if !self.route.batches {
             return invalid("Invalid Request: batches are not served on this route");
@@ -147,74 +170,45 @@ impl Post<'_> {
         if !answers.is_empty() && !elements.iter().all(is_notice) {
             return invalid("Invalid Request: a batch holds requests or answers, not both");
         }
-        let session = self.channel.session();
-        if let Some(session) = &session {
+        if let Some(session) = self.channel.session() {
             for answer in answers.into_iter().flatten() {
                 session.settle(answer);
             }
         }
-        if !elements.is_empty() {
-            self.batch(session, elements);
-        }
-        Reply::empty(StatusCode::ACCEPTED)
+        if elements.is_empty() { Taken::Nothing } else { self.batch(elements) }
     }
 
-    fn batch(self, session: Option<Arc<Session>>, mut elements: Vec<Element>) {
+    fn batch(self, mut elements: Vec<Element>) -> Taken {
         self.route.metrics.batch_elements.observe(elements.len() as f64);
-        let Some(session) = session else { return self.refuse_all(elements, &uninitialized()) };
-        let ids = elements.iter().flatten().filter_map(Message::id).collect();
-        let (entered, used) = match self.channel.enter_batch(ids) {
-            Ok(entered) => entered,
+        let Some(session) = self.session() else {
+            return self.refuse_all(elements, &uninitialized());
+        };
+        let entered = match self.channel.enter_batch(ids(&elements)) {
+            Ok((entered, used)) => {
+                refuse_used(&mut elements, &used);
+                entered
+            }
             Err(busy) => return self.refuse_all(elements, &busy_fault(busy)),
         };
-        if !used.is_empty() {
-            for element in &mut elements {
-                let id = element.as_ref().ok().and_then(Message::id);
-                if let Some(id) = id.filter(|id| used.contains(id)) {
-                    *element = Err(Rejected::Invalid { id: Some(id), reason: DUPLICATE });
-                }
-            }
-        }
-        let cx = context(self.pipeline, Arc::clone(self.route), &self.inbound, (session, true));
+        let cx = context(self.pipeline, Arc::clone(self.route), self.inbound, session);
         let outlet = Arc::new(Outlet::default());
-        let work = Box::pin(batch::run_mcp(Arc::new(cx), elements, Arc::clone(&outlet)));
-        self.work(entered, outlet, work);
+        let exchange = batch::run_mcp(Arc::new(cx), elements, Arc::clone(&outlet));
+        Taken::Work(work(self.channel, entered, outlet, exchange))
     }
 
     /// Answers each request of a batch with this fault.
-    fn refuse_all(&self, elements: Vec<Element>, fault: &Fault) {
-        Caller::of(&self.inbound).refused(self.pipeline.metrics(), fault);
-        let server = &self.inbound.snapshot.server;
-        let mut assembly = Assembly::new(server.max_batch_answer, NullId::Omit);
-        for element in elements {
-            match element {
-                Ok(message) if message.kind() == Kind::Notification => {
-                    assembly.silent();
-                }
-                Ok(message) => {
-                    assembly.expect(message.id());
-                }
-                Err(rejected) => {
-                    let id = match &rejected {
-                        Rejected::Invalid { id, .. } => id.clone(),
-                        _ => None,
-                    };
-                    let error = Fault::from(&rejected).to_error();
-                    let answer = error_response(id.as_ref(), &error, NullId::Omit);
-                    let place = assembly.expect(id);
-                    assembly.fill(place, answer.into());
-                }
-            }
+    fn refuse_all(&self, elements: Vec<Element>, fault: &Fault) -> Taken {
+        Caller::of(self.inbound).refused(self.pipeline.metrics(), fault);
+        let max = self.inbound.snapshot.server.max_batch_answer;
+        if let Some(answer) = batch::refuse_all(elements, fault, max, NullId::Omit) {
+            self.channel.put(answer);
         }
-        assembly.fill_rest(fault);
-        if let Some(answer) = assembly.finish() {
-            self.channel.put(answer.into());
-        }
+        Taken::Nothing
     }
 
     /// Answers a request at once, with a result or a fault.
-    fn answer(&self, message: &Message, id: &Id, result: Result<&[u8], &Fault>) -> Reply {
-        let caller = Caller::of(&self.inbound);
+    fn answer(&self, message: &Message, id: &Id, result: Result<&[u8], &Fault>) -> Taken {
+        let caller = Caller::of(self.inbound);
         let session = self.channel.session();
         let label = self.pipeline.metrics().label(message.method());
         let mut ledger = caller.open(label, message, session.as_deref());
@@ -230,49 +224,22 @@ impl Post<'_> {
         if let Some(answer) = done.body {
             self.channel.put(answer);
         }
-        Reply::empty(StatusCode::ACCEPTED)
-    }
-
-    /// Sees an exchange through, beside the POST that began it. It ends with the stream.
-    fn work(&self, mut entered: Entered, outlet: Arc<Outlet>, work: Work) {
-        let (channel, cutting) = (Arc::clone(&self.channel), self.pipeline.cutting.clone());
-        self.pipeline.tasks.spawn(async move {
-            tokio::select! {
-                // Polled first, so that it has begun, and is counted, whatever ends it.
-                biased;
-                () = relay(work, &outlet, &channel, cutting) => {}
-                () = entered.cancelled() => {}
-                () = channel.closed() => {}
-            }
-        });
+        Taken::Nothing
     }
 }
 
-/// What a request is told whose answer nobody could tell from another's.
-const DUPLICATE: &str = "the id is that of another request in flight";
-
-fn busy_fault(busy: Busy) -> Fault {
-    let text = match busy {
-        Busy::Duplicate => {
-            return Fault::new(Reason::InvalidRequest, format!("Invalid Request: {DUPLICATE}"));
-        }
-        Busy::Full => "too many requests of this client are in flight",
-        Busy::Ending => "the gateway is shutting down",
+/// `initialize` was answered; with a session, that begins.
+fn begin(pipeline: &Arc<Pipeline>, channel: &Arc<Channel>, session: Option<&str>, answer: Chunks) {
+    let Some(session) = session.and_then(|id| pipeline.sessions.find(id)) else {
+        channel.refused();
+        return channel.put(answer);
     };
-    let mut fault = Fault::new(Reason::Overloaded, text);
-    fault.retry_after = Some(Duration::from_secs(1));
-    fault
+    if !channel.begin(&session, answer) {
+        channel.close();
+        pipeline.end_session(&session);
+    }
 }
 
 fn uninitialized() -> Fault {
     Fault::new(Reason::InvalidRequest, "Invalid Request: begin with initialize")
-}
-
-/// What holds for every request and notification here.
-fn check(message: &Message) -> Result<(), Fault> {
-    if is_modern(message) {
-        let text = "Invalid Request: HTTP+SSE is served up to revision 2025-11-25; POST to the route itself";
-        return Err(Fault::new(Reason::InvalidRequest, text));
-    }
-    mcp::check(message)
 }

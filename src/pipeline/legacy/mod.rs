@@ -1,5 +1,6 @@
 //! MCP over HTTP, legacy era (2025-03-26 … 2025-11-25): POST, GET and DELETE of a session.
 
+pub(super) mod arrival;
 mod initialize;
 mod session;
 pub(super) mod sse;
@@ -166,6 +167,6 @@ fn context(
         session,
         caller: Caller::of(inbound),
         standing,
-        repeated: Vec::new(),
+        repeated: None,
     }
 }

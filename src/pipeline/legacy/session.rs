@@ -28,19 +28,27 @@ pub(super) fn session(
         Some(session) => Ok((session, true)),
         None if route.sessions == Need::Required => Err(missing()),
         None => {
-            let opened = NewSession {
-                route: route.name.clone(),
-                principal: None,
-                version: version.unwrap_or(ProtocolVersion::V2025_03_26),
-                caps: ClientCaps::NONE,
-                info: None,
-            };
-            let session = pipeline.sessions.passing(opened);
-            session
-                .map(|session| (session, false))
-                .map_err(|_| Fault::new(Reason::Internal, "no session could be opened"))
+            let version = version.unwrap_or(ProtocolVersion::V2025_03_26);
+            passing(pipeline, route, version).map(|session| (session, false))
         }
     }
+}
+
+/// A session of one request or batch, of a client that has said nothing of itself.
+pub(super) fn passing(
+    pipeline: &Pipeline,
+    route: &McpRoute,
+    version: ProtocolVersion,
+) -> Result<Arc<Session>, Fault> {
+    let opened = NewSession {
+        route: route.name.clone(),
+        principal: None,
+        version,
+        caps: ClientCaps::NONE,
+        info: None,
+    };
+    let session = pipeline.sessions.passing(opened);
+    session.map_err(|_| Fault::new(Reason::Internal, "no session could be opened"))
 }
 
 /// The live session that a request must name.

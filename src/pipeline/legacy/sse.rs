@@ -2,23 +2,21 @@
 //! and finds every answer, notification and question on the stream. One stream is one session; the revision is
 //! whichever `initialize` negotiates.
 
-mod post;
-
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
+use http::StatusCode;
 
-use self::post::{Post, Work};
 use super::LEGACY;
+use super::arrival::{Arrival, Taken};
 use crate::fault::{Fault, Reason};
-use crate::jsonrpc::{Body, Chunks, NullId, parse_body};
-use crate::pipeline::entry::{refused, spelled};
+use crate::jsonrpc::{Body, Kind, NullId, parse_body};
+use crate::pipeline::entry::{is_modern, refused, spelled};
 use crate::pipeline::ledger::Caller;
 use crate::pipeline::reply::Reply;
-use crate::pipeline::{Inbound, McpRoute, Outlet, Pipeline, Spot};
+use crate::pipeline::work::Work;
+use crate::pipeline::{Inbound, McpRoute, Pipeline, Spot};
 use crate::session::Channel;
 
 /// GET: opens a stream and says where to POST.
@@ -117,49 +115,38 @@ pub(in crate::pipeline) fn deliver(
             return refused(&rejected, spelled(&inbound));
         }
     };
-    let post = Post { pipeline, route, inbound, channel };
-    match body {
-        Body::One(message) => post.one(message),
-        Body::Batch(elements) => post.many(elements),
+    let arrival = Arrival { pipeline, route, inbound: &inbound, channel: &channel };
+    let taken = match body {
+        Body::One(message) if message.kind() != Kind::Response && is_modern(&message) => {
+            let text = "Invalid Request: HTTP+SSE is served up to revision 2025-11-25; POST to the route itself";
+            arrival.refuse(&message, &Fault::new(Reason::InvalidRequest, text))
+        }
+        Body::One(message) => arrival.one(message),
+        Body::Batch(elements) => arrival.many(elements),
+    };
+    match taken {
+        Taken::Nothing => {}
+        Taken::Refused(reply) => return reply,
+        Taken::Work(work) => attend(pipeline, channel, work),
     }
+    Reply::empty(StatusCode::ACCEPTED)
 }
 
-/// Writes to the stream whatever precedes the answer, then the answer.
-async fn relay(mut work: Work, outlet: &Outlet, channel: &Channel, cutting: CancellationToken) {
-    let mut cutting = pin!(cutting.cancelled());
-    loop {
-        let done = std::future::poll_fn(|cx| {
+/// Sees work through, beside the POST that began it. It ends with the stream.
+fn attend(pipeline: &Pipeline, channel: Arc<Channel>, mut work: Work) {
+    let cutting = pipeline.cutting.clone();
+    pipeline.tasks.spawn(async move {
+        let mut cutting = pin!(cutting.cancelled());
+        let worked = std::future::poll_fn(|cx| {
             // Polled again, the exchange sees that it is cut off.
             let _ = cutting.as_mut().poll(cx);
-            match work.as_mut().poll(cx) {
-                Poll::Ready(done) => Poll::Ready(Some(done)),
-                Poll::Pending if outlet.is_empty() => Poll::Pending,
-                Poll::Pending => Poll::Ready(None),
-            }
-        })
-        .await;
-        while let Some(message) = outlet.try_next() {
-            if !channel.send(message).await {
-                return;
-            }
+            work.as_mut().poll(cx)
+        });
+        tokio::select! {
+            // Polled first, so that it has begun, and is counted, whatever ends it.
+            biased;
+            () = worked => {}
+            () = channel.closed() => {}
         }
-        if let Some(done) = done {
-            if let Some(answer) = done.body {
-                channel.send(answer).await;
-            }
-            return;
-        }
-    }
-}
-
-/// `initialize` was answered; with a session, that begins.
-fn begin(pipeline: &Arc<Pipeline>, channel: &Arc<Channel>, session: Option<&str>, answer: Chunks) {
-    let Some(session) = session.and_then(|id| pipeline.sessions.find(id)) else {
-        channel.refused();
-        return channel.put(answer);
-    };
-    if !channel.begin(&session, answer) {
-        channel.close();
-        pipeline.end_session(&session);
-    }
+    });
 }

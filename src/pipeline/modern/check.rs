@@ -66,13 +66,7 @@ fn missing(key: &str, kind: &str) -> Fault {
 pub(super) fn headers(message: &Message, headers: &HeaderMap) -> Result<(), Fault> {
     let version = message.member_str(Member::MetaProtocolVersion).unwrap_or_default();
     same("MCP-Protocol-Version", headers, &VERSION, &version, false)?;
-    let served = ProtocolVersion::parse(&version).is_some_and(|known| known.era() == Era::Modern);
-    if !served {
-        let text = "Unsupported protocol version: name one of data.supported; legacy ones begin with initialize";
-        return Err(Fault::new(Reason::UnsupportedVersion, text)
-            .with("supported", json!(supported()).to_string())
-            .with("requested", json!(version).to_string()));
-    }
+    served(message)?;
     same("Mcp-Method", headers, &METHOD, message.method(), false)?;
     let named = method_spec(message.method()).and_then(|spec| spec.named.member());
     // Without a usable member the params are wrong, whatever the header says.
@@ -80,6 +74,18 @@ pub(super) fn headers(message: &Message, headers: &HeaderMap) -> Result<(), Faul
         Some(name) => same("Mcp-Name", headers, &NAME, &name, true),
         None => Ok(()),
     }
+}
+
+/// Whether the revision that a request names is served without a session.
+pub(super) fn served(message: &Message) -> Result<(), Fault> {
+    let version = message.member_str(Member::MetaProtocolVersion).unwrap_or_default();
+    if ProtocolVersion::parse(&version).is_some_and(|known| known.era() == Era::Modern) {
+        return Ok(());
+    }
+    let text = "Unsupported protocol version: name one of data.supported; legacy ones begin with initialize";
+    Err(Fault::new(Reason::UnsupportedVersion, text)
+        .with("supported", json!(supported()).to_string())
+        .with("requested", json!(version).to_string()))
 }
 
 fn same(

@@ -1,4 +1,4 @@
-//! MCP over HTTP without sessions (2026-07-28): every POST is a request on its own.
+//! MCP without sessions (2026-07-28): every request stands on its own.
 
 mod check;
 mod digest;
@@ -57,7 +57,14 @@ pub(super) fn one(
         .and_then(|()| check::claims(&message))
         .and_then(|claims| check::headers(&message, &inbound.headers).map(|()| claims));
     let cx = match checked {
-        Ok(claims) => context(pipeline, route, inbound, claims),
+        Ok(claims) => {
+            let repeated =
+                inbound.headers.iter().filter(|(name, _)| name.as_str().starts_with(PARAM_HEADER));
+            let repeated = repeated.map(|(name, value)| (name.clone(), value.clone())).collect();
+            let mut cx = context(pipeline, route, inbound, claims);
+            cx.repeated = Some(repeated);
+            cx
+        }
         Err(fault) => return refuse(fault),
     };
     let metrics = Arc::clone(&cx.route.metrics);
@@ -65,6 +72,19 @@ pub(super) fn one(
     let own = Arc::clone(&outlet);
     let future = Box::pin(async move { mcp::request(&cx, &message, &own, None).await });
     Reply::Run(Run { future, outlet, on_hangup: OnHangup::Cancel, session: None, metrics })
+}
+
+/// Steps 2 to 4 of a request on a WebSocket, where no message has headers.
+pub(super) fn without_headers(
+    pipeline: &Arc<Pipeline>,
+    route: Arc<McpRoute>,
+    inbound: &Inbound,
+    message: &Message,
+) -> Result<Context, Fault> {
+    mcp::check(message)?;
+    let claims = check::claims(message)?;
+    check::served(message)?;
+    Ok(context(pipeline, route, inbound, claims))
 }
 
 fn context(
@@ -80,8 +100,6 @@ fn context(
     if let Some(rank) = log_rank {
         session.set_log_rank(rank);
     }
-    let repeated =
-        inbound.headers.iter().filter(|(name, _)| name.as_str().starts_with(PARAM_HEADER));
     Context {
         pipeline: Arc::clone(pipeline),
         snapshot: Arc::clone(&inbound.snapshot),
@@ -89,6 +107,6 @@ fn context(
         session,
         caller: Caller::of(inbound),
         standing: false,
-        repeated: repeated.map(|(name, value)| (name.clone(), value.clone())).collect(),
+        repeated: None,
     }
 }
