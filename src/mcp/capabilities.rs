@@ -128,6 +128,12 @@ impl ClientCaps {
         Value::Object(caps)
     }
 
+    /// Whether there is anything that this client may be asked.
+    pub fn can_be_asked(self) -> bool {
+        let asked = Self::ELICITATION_FORM | Self::ELICITATION_URL | Self::SAMPLING | Self::ROOTS;
+        self.0 & asked != 0
+    }
+
     /// Whether a request of an upstream with that method may be put to this client.
     pub fn allows(self, method: &str) -> bool {
         match method {

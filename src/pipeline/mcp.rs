@@ -139,7 +139,7 @@ async fn local(cx: &Context, message: &Message, id: &Id, outlet: &Outlet) -> Ser
 
 /// A merged list, or one page of it.
 async fn list(cx: &Context, message: &Message, id: &Id, kind: ListKind) -> Served {
-    if !cx.route.lists.offered(&cx.route, kind) {
+    if !cx.route.lists.offered(&cx.route, kind, cx.session.era()) {
         return Err(method_not_found());
     }
     let cursor = match message.member(Member::Cursor) {
@@ -348,7 +348,7 @@ async fn completion<'a>(
     ledger: &mut Ledger<'a>,
     outlet: &Outlet,
 ) -> Served {
-    if !cx.route.lists.completes(&cx.route) {
+    if !cx.route.lists.completes(&cx.route, cx.session.era()) {
         return Err(method_not_found());
     }
     let mut edits = SmallVec::new();
@@ -374,7 +374,7 @@ async fn completion<'a>(
         }
     };
     let backend = &cx.route.backends[upstream];
-    if backend.upstream.known().is_some_and(|hello| !hello.caps.completions) {
+    if backend.upstream.known(cx.session.era()).is_some_and(|hello| !hello.caps.completions) {
         return Ok(ok(result_response(id, &nothing_completed(cx))));
     }
     let target = Target { edits, ..Target::plain(backend) };

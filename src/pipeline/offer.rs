@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{McpRoute, lists};
 use crate::catalog::Naming;
-use crate::mcp::ServerCaps;
+use crate::mcp::{Era, ServerCaps};
 
 /// How long upstreams are waited for of which nothing is known yet, so that what is promised is right when they are
 /// quick. Slow ones are never waited for.
@@ -27,20 +27,20 @@ pub(super) fn server_info() -> serde_json::Value {
     json!({ "name": "trunkline", "version": env!("CARGO_PKG_VERSION") })
 }
 
-/// Asks what is known.
-pub(super) async fn offer(route: &McpRoute) -> Offer {
+/// Asks what is known of what clients of that era are offered.
+pub(super) async fn offer(route: &McpRoute, era: Era) -> Offer {
     let unknown: Vec<_> =
-        route.backends.iter().filter(|backend| backend.upstream.may_come_up()).collect();
+        route.backends.iter().filter(|backend| backend.upstream.may_come_up(era)).collect();
     if !unknown.is_empty() {
         let hellos = unknown.iter().map(|backend| async move {
-            let _ = backend.upstream.hello(&lists::home(backend)).await;
+            let _ = backend.upstream.hello(&lists::home(backend, era)).await;
         });
         let _ = tokio::time::timeout(GRACE, join_all(hellos)).await;
     }
     let mut caps = ServerCaps::default();
     let mut instructions = Vec::new();
     for backend in &route.backends {
-        let hello = backend.upstream.known();
+        let hello = backend.upstream.known(era);
         // Of an upstream that is not known yet everything is promised: what is not advertised now, a legacy client never
         // asks for.
         caps = caps.union(hello.as_ref().map_or(ServerCaps::PROMISED, |hello| hello.caps));

@@ -1,5 +1,6 @@
 //! One call, and what may come before its answer.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,4 +168,16 @@ pub(super) fn refused() -> AskReply {
         message: "not associated with a client request".into(),
         data: None,
     })
+}
+
+/// The refusal of a method that clients do not know, or did not declare.
+pub(super) const METHOD_NOT_FOUND: ErrorObject = refusal(-32601, "Method not found");
+/// The refusal of a second question under an id that is open.
+pub(super) const DUPLICATE: ErrorObject = refusal(-32600, "a request with this id is open");
+/// The refusal of one question too many.
+pub(super) const OVERLOADED: ErrorObject =
+    refusal(-31002, "too many requests to the client are open");
+
+const fn refusal(code: i64, message: &'static str) -> ErrorObject {
+    ErrorObject { code, message: Cow::Borrowed(message), data: None }
 }

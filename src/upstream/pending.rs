@@ -230,6 +230,11 @@ impl Slot {
         self.linger = Some(linger);
     }
 
+    /// The call has ended: the upstream speaks of it no more.
+    pub(super) fn ended(&mut self) {
+        self.linger = None;
+    }
+
     /// The request asks for log messages.
     pub(super) fn wants_logs(&self) {
         if let Some(waiting) = self.pending.0.lock().waiting.get_mut(&self.id) {

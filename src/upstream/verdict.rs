@@ -24,6 +24,8 @@ pub(super) struct Verdict {
 struct Known {
     legacy: Tried,
     modern: Tried,
+    /// It keeps no sessions in the legacy era, so that it can ask its clients nothing there.
+    mute: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +60,25 @@ impl Verdict {
     /// The era in which a client of the era `wanted` is served, as far as is known.
     pub(super) fn spoken(&self, wanted: Era, now: Instant) -> Era {
         self.plan(wanted, now).first().copied().unwrap_or(wanted)
+    }
+
+    /// The same for a client that can be asked something: without sessions an upstream of the legacy era cannot.
+    pub(super) fn asks_in(&self, wanted: Era, now: Instant) -> Era {
+        let mute = {
+            let known = self.known.lock();
+            known.mute && matches!(known.modern, Tried::Speaks)
+        };
+        if mute && self.revision == Revision::Auto { Era::Modern } else { self.spoken(wanted, now) }
+    }
+
+    /// Whether the upstream was found to speak that era.
+    pub(super) fn speaks(&self, era: Era) -> bool {
+        matches!(self.known.lock().of(era), Tried::Speaks)
+    }
+
+    /// The upstream keeps no sessions in the legacy era.
+    pub(super) fn asks_nothing(&self) {
+        self.known.lock().mute = true;
     }
 
     /// The upstream speaks that era.
@@ -118,6 +139,18 @@ mod tests {
         assert_eq!(&verdict.plan(Era::Modern, now)[..], [Era::Modern, Era::Legacy]);
         verdict.forget();
         assert_eq!(verdict.spoken(Era::Legacy, now), Era::Legacy);
+    }
+
+    #[test]
+    fn who_can_be_asked_is_served_where_the_upstream_can_ask() {
+        let (verdict, now) = (Verdict::new(Revision::Auto), Instant::now());
+        verdict.asks_nothing();
+        assert_eq!(verdict.asks_in(Era::Legacy, now), Era::Legacy, "there is no other era");
+        verdict.found(Era::Modern);
+        assert_eq!(verdict.asks_in(Era::Legacy, now), Era::Modern);
+        assert_eq!(verdict.spoken(Era::Legacy, now), Era::Legacy);
+        verdict.forget();
+        assert_eq!(verdict.asks_in(Era::Legacy, now), Era::Legacy);
     }
 
     #[test]

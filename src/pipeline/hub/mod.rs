@@ -181,7 +181,8 @@ pub(super) fn relay_level(cx: &Context) {
 /// Sets the level that a link needs: the lowest that any of its sessions asked for, on whatever route.
 fn send_level(pipeline: &Arc<Pipeline>, backend: &Arc<Backend>, link: LinkKey) {
     // Modern upstreams are told with each request.
-    if link.era == Era::Modern || backend.upstream.known().is_some_and(|hello| !hello.caps.logging)
+    if link.era == Era::Modern
+        || backend.upstream.known(link.era).is_some_and(|hello| !hello.caps.logging)
     {
         return;
     }

@@ -90,7 +90,7 @@ fn bad_params(mut reply: Reply) -> Reply {
 
 /// The result of `initialize`.
 async fn greeting(route: &McpRoute, version: ProtocolVersion) -> serde_json::Value {
-    let Offer { mut caps, instructions } = offer(route).await;
+    let Offer { mut caps, instructions } = offer(route, Era::Legacy).await;
     if version < ProtocolVersion::V2025_03_26 {
         caps.completions = false;
     }

@@ -101,19 +101,17 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// Whether any upstream offers that kind, or may turn out to.
-    pub(super) fn offered(&self, route: &McpRoute, kind: ListKind) -> bool {
-        route
-            .backends
-            .iter()
-            .any(|backend| backend.upstream.known().is_none_or(|hello| offers(&hello.caps, kind)))
+    /// Whether any upstream offers that kind to clients of that era, or may turn out to.
+    pub(super) fn offered(&self, route: &McpRoute, kind: ListKind, era: Era) -> bool {
+        let known = |backend: &Arc<Backend>| backend.upstream.known(era);
+        let offers = |backend| known(backend).is_none_or(|hello| offers(&hello.caps, kind));
+        route.backends.iter().any(offers)
     }
 
-    /// Whether any upstream completes arguments, or may turn out to.
-    pub(super) fn completes(&self, route: &McpRoute) -> bool {
-        let completes = |backend: &Arc<Backend>| {
-            backend.upstream.known().is_none_or(|hello| hello.caps.completions)
-        };
+    /// Whether any upstream completes arguments for clients of that era, or may turn out to.
+    pub(super) fn completes(&self, route: &McpRoute, era: Era) -> bool {
+        let known = |backend: &Arc<Backend>| backend.upstream.known(era);
+        let completes = |backend| known(backend).is_none_or(|hello| hello.caps.completions);
         route.backends.iter().any(completes)
     }
 
@@ -296,7 +294,8 @@ impl Lists {
         let backend = &route.backends[upstream];
         let of_upstream = self.cells.iter().filter(|entry| {
             let (index, audience, _) = *entry.key();
-            let wanted = || link(backend, audience) == *opened || entry.value().state.lock().missed;
+            let over = || backend.upstream.link_of(&link(backend, audience));
+            let wanted = || over() == *opened || entry.value().state.lock().missed;
             index == upstream && wanted()
         });
         let cells: Vec<_> =
@@ -309,10 +308,12 @@ impl Lists {
 
     /// How many tools an upstream lists to clients that can do nothing special.
     pub(super) fn tools_of(&self, upstream: usize) -> Option<usize> {
-        let audience = Audience { session: None, caps: ClientCaps::NONE, era: Era::Legacy };
-        let cell = self.cells.get(&(upstream, audience, ListKind::Tools))?;
-        let listing = cell.state.lock().listing.clone()?;
-        Some(listing.items.len())
+        let listed = |era| {
+            let cell = self.cells.get(&(upstream, everybody(era), ListKind::Tools))?;
+            let listing = cell.state.lock().listing.clone()?;
+            Some(listing.items.len())
+        };
+        listed(Era::Legacy).or_else(|| listed(Era::Modern))
     }
 
     /// Forgets what was kept for one session.
@@ -353,7 +354,7 @@ impl Lists {
             let state = cell.state.lock();
             if state.is_stale() {
                 fresh_until = now;
-            } else if !announces(backend) {
+            } else if !announces(backend, audience.era) {
                 let aged_at = state.aged_at(backend.config().list_ttl, now);
                 let until = if state.hints.is_some() { &mut due_at } else { &mut fresh_until };
                 *until = (*until).min(aged_at);
@@ -479,6 +480,11 @@ fn report(route: &McpRoute, kind: ListKind, merged: &Merged) {
         // About four bytes of JSON a token.
         route.metrics.catalog_tokens().set(number(merged.bytes / 4));
     }
+}
+
+/// Clients of that era that can do nothing special.
+fn everybody(era: Era) -> Audience {
+    Audience { session: None, caps: ClientCaps::NONE, era }
 }
 
 fn audience(cx: &Context) -> Audience {

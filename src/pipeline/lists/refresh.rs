@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::cell::{Cell, Fetched};
-use super::{Audience, CellKey};
+use super::{Audience, CellKey, everybody};
 use crate::catalog::{Hints, Item, Listing, parse_page};
 use crate::config::Isolation;
 use crate::exchange::bridge::{self, Shown};
 use crate::jsonrpc::{Answer, Member, Message, RawObject};
 use crate::mcp::{
-    BadAnnotation, ClientCaps, Era, ListKind, ParamHeader, ProtocolVersion, ServerCaps,
-    param_headers, strip_annotations,
+    BadAnnotation, Era, ListKind, ParamHeader, ProtocolVersion, ServerCaps, param_headers,
+    strip_annotations,
 };
 use crate::pipeline::call::Context;
 use crate::pipeline::{Backend, McpRoute, Pipeline, hub};
@@ -29,9 +29,9 @@ const MAX_ITEMS: usize = 100_000;
 /// are asked.
 const MAX_ROUNDS: usize = 3;
 
-/// Whether the upstream says when its lists change.
-pub(super) fn announces(backend: &Backend) -> bool {
-    backend.upstream.known().is_some_and(|hello| hello.caps.list_changed)
+/// Whether the upstream says to clients of that era when its lists change.
+pub(super) fn announces(backend: &Backend, era: Era) -> bool {
+    backend.upstream.known(era).is_some_and(|hello| hello.caps.list_changed)
 }
 
 pub(super) fn offers(caps: &ServerCaps, kind: ListKind) -> bool {
@@ -65,7 +65,7 @@ pub(super) async fn settle(cx: &Context, key: CellKey, cell: &Arc<Cell>, patienc
         let backend = &cx.route.backends[key.0];
         let now = Instant::now();
         let expired = state.aged_at(backend.config().list_ttl, now) <= now;
-        if !state.is_stale() && (announces(backend) || !expired) {
+        if !state.is_stale() && (announces(backend, key.1.era) || !expired) {
             return;
         }
         // Not waited for: one that is older than was configured (it is refreshed beside), and one that came too late
@@ -334,21 +334,31 @@ pub(in crate::pipeline) fn warm(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>)
 
 async fn warm_one(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, index: usize) {
     let backend = &route.backends[index];
-    let audience = Audience { session: None, caps: ClientCaps::NONE, era: Era::Legacy };
+    let first = backend.upstream.first_era();
+    let mut era = first;
     let mut pause = Duration::from_millis(500);
-    while let Err(error) = backend.upstream.hello(&link(backend, audience)).await {
+    while let Err(error) = backend.upstream.hello(&home(backend, era)).await {
         let upstream = backend.upstream.name();
         tracing::warn!(%upstream, %error, retry_in = ?pause, "upstream is not available");
+        // One that is there and bears no question of this era may bear that of the other.
+        if first == Era::Modern && !matches!(error, CallError::Connect { .. }) {
+            era = era.other();
+        }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(15));
     }
+    if first == Era::Modern {
+        era = backend.upstream.link_of(&home(backend, era)).era;
+    }
+    let audience = everybody(era);
     for kind in ListKind::ALL {
         let key = (index, audience, kind);
         start(pipeline, route, key, &route.lists.own_cell(index, audience, kind));
     }
 }
 
-/// The link that the gateway keeps for itself.
-pub(in crate::pipeline) fn home(backend: &Backend) -> LinkKey {
-    link(backend, Audience { session: None, caps: ClientCaps::NONE, era: Era::Legacy })
+/// The link that the gateway keeps for itself, to speak as a client of that era: the same in both, where the upstream
+/// has sessions.
+pub(in crate::pipeline) fn home(backend: &Backend, era: Era) -> LinkKey {
+    LinkKey { era, ..link(backend, everybody(Era::Legacy)) }
 }

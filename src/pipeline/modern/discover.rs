@@ -9,7 +9,7 @@ use crate::pipeline::offer::{Offer, offer, server_info};
 
 /// The result. It may change whenever an upstream comes or goes, so it is not to be kept.
 pub(in crate::pipeline) async fn discover(route: &McpRoute) -> serde_json::Value {
-    let Offer { caps, instructions } = offer(route).await;
+    let Offer { caps, instructions } = offer(route, Era::Modern).await;
     let mut result = json!({
         "resultType": "complete",
         "supportedVersions": supported(),

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::config::RouteName;
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Id, Message, RawObject, result_response};
-use crate::mcp::{ListKind, meta};
+use crate::mcp::{Era, ListKind, meta};
 use crate::pipeline::call::{Context, Ended, cut_off};
 use crate::pipeline::mcp::{Served, invalid_params};
 use crate::pipeline::reply::Done;
@@ -213,7 +213,7 @@ pub(in crate::pipeline) async fn listen(
 
 /// The part of a filter that will be served, and the owner of each resource in it. Slow upstreams are not waited for.
 async fn honoured(cx: &Context, wanted: Filter) -> (Filter, Vec<&Arc<Backend>>) {
-    let offered = |kind| cx.route.lists.offered(&cx.route, kind);
+    let offered = |kind| cx.route.lists.offered(&cx.route, kind, Era::Modern);
     let mut filter = Filter {
         tools_list_changed: wanted.tools_list_changed && offered(ListKind::Tools),
         prompts_list_changed: wanted.prompts_list_changed && offered(ListKind::Prompts),
@@ -225,7 +225,7 @@ async fn honoured(cx: &Context, wanted: Filter) -> (Filter, Vec<&Arc<Backend>>) 
         let owner = cx.route.lists.uri_owner(cx, uri);
         let owner = tokio::time::timeout(hub::PATIENCE, owner).await.ok().flatten()?;
         let backend = &cx.route.backends[owner];
-        let known = backend.upstream.known();
+        let known = backend.upstream.known(Era::Modern);
         known.is_none_or(|hello| hello.caps.subscribe).then_some(backend)
     });
     let owners = join_all(owners).await;

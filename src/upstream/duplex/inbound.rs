@@ -7,7 +7,9 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::super::call::{Ask, AskReply, refused, restore_token};
+use super::super::call::{
+    Ask, AskReply, DUPLICATE, METHOD_NOT_FOUND, OVERLOADED, refused, restore_token,
+};
 use super::super::link::{MAX_DEPTH, NoticeKind};
 use super::super::pending::{OpenAsk, Pick};
 use super::channel::{Channel, Sort};
@@ -279,12 +281,4 @@ impl Channel {
 fn without_lead(text: &[u8]) -> usize {
     let text_start = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text).trim_ascii_start();
     text.len() - text_start.len()
-}
-
-const METHOD_NOT_FOUND: ErrorObject = refusal(-32601, "Method not found");
-const DUPLICATE: ErrorObject = refusal(-32600, "a request with this id is open");
-const OVERLOADED: ErrorObject = refusal(-31002, "too many requests to the client are open");
-
-const fn refusal(code: i64, message: &'static str) -> ErrorObject {
-    ErrorObject { code, message: std::borrow::Cow::Borrowed(message), data: None }
 }

@@ -12,13 +12,14 @@ use super::discover::tells_of_the_era;
 use super::endpoint::{Endpoint, Outgoing, Via};
 use super::judge::{Dialect, judge_text};
 use super::listen::Listener;
+use super::questions::Questions;
 use super::reply::{Media, Reply};
 use super::stream::Answers;
 use super::timer::Timer;
 use crate::jsonrpc::{Answer, Chunks, Member, Message};
 use crate::mcp::ProtocolVersion;
 use crate::upstream::CallError;
-use crate::upstream::call::OutCall;
+use crate::upstream::call::{CallerId, OutCall};
 use crate::upstream::link::{Hello, LinkContext};
 
 /// How long the end of a session may take.
@@ -75,6 +76,8 @@ pub(in crate::upstream) struct HttpLink {
     hello: Arc<Hello>,
     open: AtomicBool,
     listener: Arc<Listener>,
+    /// What may be asked on its stream; nothing may where no client of it can answer.
+    questions: Option<Arc<Questions>>,
 }
 
 impl HttpLink {
@@ -109,20 +112,36 @@ impl HttpLink {
             Ok(()) | Err(CallError::Status { .. }) => {}
             Err(error) => return Err(Unopened::Failed(error)),
         }
-        let listener = Listener::new();
+        let questions = channel.context.caps.can_be_asked().then(Questions::new);
+        let listener = Listener::new(questions.clone());
         Arc::clone(&listener).listen(&channel);
         let (hello, open) = (Arc::new(hello), AtomicBool::new(true));
-        Ok(Arc::new(Self { channel, hello, open, listener }))
+        Ok(Arc::new(Self { channel, hello, open, listener, questions }))
     }
 
     /// One request. Dropping the future, or a timeout, cancels it upstream.
     pub(in crate::upstream) async fn call(&self, call: &OutCall) -> Result<Message, Failed> {
         self.listener.revive(&self.channel);
+        let mut slot = match &self.questions {
+            Some(questions) if call.caller != CallerId::GATEWAY => {
+                questions.ready(call.timeout / 4).await;
+                questions.call(call)
+            }
+            Some(_) | None => None,
+        };
         let (channel, id, begun) = (&self.channel, self.channel.mint(), Instant::now());
         let mut guard = CancelGuard { channel, id, begun, armed: false };
         let sleep = pin!(Timer::sleep(call.timeout, call.max_timeout));
         let mut timer = Timer::new(sleep, call.timeout, call.max_timeout);
+        if let Some(slot) = &slot {
+            timer.heed(Arc::clone(&slot.pulse));
+        }
         let result = exchange(&self.channel, call, id, &mut timer, &mut guard.armed).await;
+        if let Some(slot) = &mut slot
+            && !matches!(result, Err(Failed::Call(CallError::Timeout { .. })))
+        {
+            slot.ended();
+        }
         if !matches!(result, Err(Failed::Call(CallError::Timeout { .. }))) {
             guard.armed = false;
         }
@@ -138,6 +157,11 @@ impl HttpLink {
     /// What the upstream said at `initialize`.
     pub(in crate::upstream) fn hello(&self) -> Arc<Hello> {
         Arc::clone(&self.hello)
+    }
+
+    /// Whether the upstream keeps a session.
+    pub(in crate::upstream) fn has_session(&self) -> bool {
+        self.channel.has_session
     }
 
     /// Whether it can be used.

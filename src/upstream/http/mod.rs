@@ -10,6 +10,7 @@ mod link;
 mod listen;
 mod modern;
 mod plain;
+mod questions;
 mod reply;
 mod shared;
 mod sse;

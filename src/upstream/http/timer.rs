@@ -2,10 +2,13 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::upstream::pending::Pulse;
 
 /// Longest duration that is counted; more means none.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -28,6 +31,8 @@ pub(super) struct Timer<'a> {
     running: Duration,
     /// Questions that are open: silence does not count while there are any.
     pauses: usize,
+    /// The same of questions that come elsewhere, and since when they count.
+    heeded: Option<(Arc<Pulse>, Instant)>,
 }
 
 impl<'a> Timer<'a> {
@@ -40,7 +45,7 @@ impl<'a> Timer<'a> {
     pub(super) fn new(sleep: Pin<&'a mut Sleep>, silence: Duration, max: Duration) -> Self {
         let (silence, max) = (silence.min(FOREVER), max.min(FOREVER));
         let hard = sleep.deadline() + max.saturating_sub(silence);
-        Self { sleep, silence, max, hard, running: silence.min(max), pauses: 0 }
+        Self { sleep, silence, max, hard, running: silence.min(max), pauses: 0, heeded: None }
     }
 
     /// Waits for `future` while no limit passes. A result that is ready wins over a limit that passed.
@@ -50,9 +55,33 @@ impl<'a> Timer<'a> {
             if let Poll::Ready(output) = future.as_mut().poll(context) {
                 return Poll::Ready(Ok(output));
             }
-            self.sleep.as_mut().poll(context).map(|()| Err(Expired { after: self.running }))
+            loop {
+                ready!(self.sleep.as_mut().poll(context));
+                if !self.goes_on() {
+                    return Poll::Ready(Err(Expired { after: self.running }));
+                }
+            }
         })
         .await
+    }
+
+    /// From now on questions that were put elsewhere stop the counting too.
+    pub(super) fn heed(&mut self, pulse: Arc<Pulse>) {
+        self.heeded = Some((pulse, Instant::now()));
+    }
+
+    /// Whether a question that is open elsewhere, or was until lately, gives more time.
+    fn goes_on(&mut self) -> bool {
+        let Some((pulse, since)) = &self.heeded else { return false };
+        let now = Instant::now();
+        let asked = pulse.silent_until(Duration::ZERO, now);
+        let until = asked + self.silence;
+        if asked <= *since || until <= now || now >= self.hard {
+            return false;
+        }
+        self.running = if until < self.hard { self.silence } else { self.max };
+        self.sleep.as_mut().reset(until.min(self.hard));
+        true
     }
 
     /// The upstream gave a sign of life.

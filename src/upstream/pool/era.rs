@@ -28,13 +28,23 @@ pub(super) type Reached = (Visit, Link);
 
 impl Upstream {
     /// The era in which a client of the era `wanted` is served, as far as is known.
-    fn spoken(&self, wanted: Era) -> Era {
+    pub(super) fn spoken(&self, wanted: Era) -> Era {
         self.verdict.spoken(wanted, Instant::now())
+    }
+
+    /// The era in which the clients of a key are served, as far as is known.
+    fn spoken_to(&self, key: &LinkKey) -> Era {
+        let now = Instant::now();
+        if key.caps.can_be_asked() {
+            self.verdict.asks_in(key.era, now)
+        } else {
+            self.spoken(key.era)
+        }
     }
 
     /// The key of the link that serves `key`, as far as is known.
     pub(super) fn place_now<'a>(&self, key: &'a LinkKey) -> Cow<'a, LinkKey> {
-        self.place(key, self.spoken(key.era))
+        self.place(key, self.spoken_to(key))
     }
 
     /// The key of the link that serves `key` in that era.
@@ -68,7 +78,7 @@ impl Upstream {
         key: &LinkKey,
         limit: Duration,
     ) -> Result<Reached, CallError> {
-        let era = self.spoken(key.era);
+        let era = self.spoken_to(key);
         let place = self.place(key, era);
         let visit = self.visit(&place)?;
         match visit.slot.find() {
@@ -206,10 +216,20 @@ impl Upstream {
             return Ok(Some(link));
         }
         let error = match HttpLink::open(self.context(place), Arc::clone(endpoint)).await {
+            Ok(link) if !link.has_session() && self.can_ask_otherwise(place) => {
+                tracing::debug!(upstream = %self.name, "without a session it could ask nothing");
+                link.close().await;
+                self.verdict.asks_nothing();
+                return Ok(None);
+            }
             Ok(link) => return Ok(Some(Link::Http(link))),
             Err(Unopened::Refused(error)) => error,
             Err(unopened) => return Err(unopened.into_error()),
         };
+        if self.has_modern() {
+            self.verdict.refused(Era::Legacy, Instant::now());
+            return Ok(None);
+        }
         if self.may_be_other() {
             let modern = self.place(place, Era::Modern).into_owned();
             match ModernLink::open(self.context(&modern), Arc::clone(endpoint), self.watched())
@@ -278,10 +298,23 @@ impl Upstream {
 
     /// Whether a session is up, so that it may be spoken to in that era.
     fn has_sessions(&self) -> bool {
+        self.may_be_other() && self.is_up_in(Era::Legacy)
+    }
+
+    /// Whether it is spoken to without sessions already.
+    fn has_modern(&self) -> bool {
+        self.may_be_other() && self.verdict.speaks(Era::Modern) && self.is_up_in(Era::Modern)
+    }
+
+    fn is_up_in(&self, era: Era) -> bool {
         let is_up = |link: Link| link.is_up();
         let up = |slot: &Slot| slot.open_link().is_some_and(is_up);
-        self.may_be_other()
-            && self.links.iter().any(|slot| slot.key().era == Era::Legacy && up(&slot))
+        self.links.iter().any(|slot| slot.key().era == era && up(&slot))
+    }
+
+    /// Whether the clients of a link may be asked something, and the upstream could do so in its other era.
+    fn can_ask_otherwise(&self, place: &LinkKey) -> bool {
+        self.may_be_other() && place.caps.can_be_asked() && self.verdict.speaks(Era::Modern)
     }
 
     /// Whether the configuration leaves it to the upstream how it is spoken to.

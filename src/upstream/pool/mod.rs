@@ -1,6 +1,7 @@
 //! One logical upstream: its links by key, opened lazily and once, retired when nobody uses them.
 
 mod era;
+mod greetings;
 mod health;
 mod opening;
 mod reopening;
@@ -11,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use dashmap::DashMap;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::greetings::Greetings;
 use self::health::Health;
 pub use self::health::State;
 use self::opening::Hold;
@@ -33,6 +34,7 @@ use super::ws::{self, Target};
 use super::{Answered, CallError, Feed, FeedKind, Hello, LinkKey, Listener, Notice, OutCall};
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Message;
+use crate::mcp::Era;
 use crate::telemetry::UpstreamMetrics;
 
 /// Most links of one upstream.
@@ -103,7 +105,7 @@ pub struct Upstream {
     links: DashMap<LinkKey, Arc<Slot>>,
     /// The links of each client session.
     sessions: DashMap<u64, Vec<LinkKey>>,
-    known: ArcSwapOption<Hello>,
+    known: Greetings,
     health: Health,
     /// Which eras it speaks.
     verdict: Arc<Verdict>,
@@ -155,7 +157,7 @@ impl Upstream {
             process: OnceLock::new(),
             links: DashMap::new(),
             sessions: DashMap::new(),
-            known: ArcSwapOption::empty(),
+            known: Greetings::default(),
             health: Health::default(),
             watched: Arc::new(Watched::new()),
             backoff: Arc::default(),
@@ -228,7 +230,7 @@ impl Upstream {
         let limit = self.config.timeout.max(self.config.start_timeout);
         let (_visit, link) = self.reach(key, limit).await?;
         let hello = link.hello();
-        self.known.store(Some(Arc::clone(&hello)));
+        self.known.note(Arc::clone(&hello));
         Ok(hello)
     }
     /// MCP: whether the link with that key is open now.
@@ -236,9 +238,9 @@ impl Upstream {
         let link = self.links.get(&*self.place_now(key)).and_then(|slot| slot.open_link());
         link.is_some_and(|link| link.is_up())
     }
-    /// MCP: what any link of this upstream last heard; kept while it is down.
-    pub fn known(&self) -> Option<Arc<Hello>> {
-        self.known.load_full()
+    /// MCP: what a link that serves clients of that era last heard, else one of the other era; kept while it is down.
+    pub fn known(&self, client: Era) -> Option<Arc<Hello>> {
+        self.known.best(self.spoken(client))
     }
     /// Plain JSON-RPC: one request or notification. The answer is validated (JSONRPC rows 24 to 29, 47);
     /// `Ok(None)` for notifications.
@@ -327,9 +329,21 @@ impl Upstream {
         };
         Ok(Kept { _now: visit, _other: other })
     }
-    /// Whether nothing is known of it yet, and it has not failed either: its first answer may be near.
-    pub fn may_come_up(&self) -> bool {
-        self.known().is_none() && !matches!(self.state(), State::Down(_))
+    /// Whether it has not said yet what it offers to clients of that era, and has not failed either: its answer may be near.
+    /// No child is started, and no connection opened, for that beside one that serves.
+    pub fn may_come_up(&self, client: Era) -> bool {
+        let era = self.spoken(client);
+        let heard = self.known.has(era) || (self.is_one_stream() && self.known.has(era.other()));
+        !heard && !matches!(self.state(), State::Down(_))
+    }
+    /// The era of the first question to an upstream of which nothing is known, while no client waits for it. What serves one
+    /// stream may bear nothing before `initialize`, or ignore what it does not know.
+    pub fn first_era(&self) -> Era {
+        if self.is_one_stream() { Era::Legacy } else { Era::Modern }
+    }
+    /// Whether one stream carries everything: the pipes of a child, or a WebSocket.
+    fn is_one_stream(&self) -> bool {
+        self.is_child() || self.ws.is_some()
     }
     /// Ends every link and child: graceful, bounded to a few seconds.
     pub async fn shutdown(&self) {

@@ -109,7 +109,7 @@ impl Upstream {
         }
         let notice = match &landed {
             Landed::Open(link) => {
-                self.known.store(Some(link.hello()));
+                self.known.note(link.hello());
                 self.reached();
                 self.hold.clear();
                 slot.was_open(true);

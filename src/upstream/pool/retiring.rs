@@ -84,7 +84,7 @@ impl Upstream {
     fn learn(&self, key: &LinkKey) {
         let link = self.links.get(key).and_then(|slot| slot.open_link());
         if let Some(link) = link.filter(Link::is_up) {
-            self.known.store(Some(link.hello()));
+            self.known.note(link.hello());
         }
     }
 

@@ -143,10 +143,11 @@ impl Up {
 
     /// Says on the streams of no call what nobody may hear.
     pub fn whisper(&self) {
-        let ask = json!({"message": EVIL, "requestedSchema": {"type": "object"}});
+        // Nobody has declared roots: whose call it may belong to does not matter.
+        let ask = json!({"_meta": {"note": EVIL}});
         let progress = json!({"progressToken": 1_000_000, "progress": 1, "message": EVIL});
         for message in [
-            json!({"jsonrpc": "2.0", "id": 4, "method": "elicitation/create", "params": ask}),
+            json!({"jsonrpc": "2.0", "id": 4, "method": "roots/list", "params": ask}),
             json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}),
             json!({"jsonrpc": "2.0", "id": 7, "result": said(EVIL)}),
         ] {

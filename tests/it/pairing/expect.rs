@@ -204,7 +204,6 @@ impl Pair {
         }
         let (word, asked, said) = match (self.upstream_is_modern(), self.client >= since) {
             (false, false) => ("refused", None, "refused"),
-            (false, true) if self.is_mute() => ("refused", None, "refused"),
             (true, false) => ("not declared", None, "undeclared"),
             (_, true) => (self.ask_word(), Some(asked), said),
         };
@@ -222,22 +221,13 @@ impl Pair {
     }
 
     fn twice(self) -> Expected {
-        let (asked, said): (&[&str], _) = if self.is_mute() && !self.upstream_is_modern() {
-            (&[], "refused, refused")
-        } else {
-            (&["sample Say hi.", "roots/list"], "sampled hi, rooted file:///work")
-        };
-        let word = if asked.is_empty() { "refused" } else { self.ask_word() };
-        expected(word, json!({"asked": asked, "said": said, "ran": 1}))
+        let (asked, said) = (["sample Say hi.", "roots/list"], "sampled hi, rooted file:///work");
+        expected(self.ask_word(), json!({"asked": asked, "said": said, "ran": 1}))
     }
 
     fn ask_first(self) -> Expected {
-        let (word, asked, said): (_, &[&str], _) = if self.is_mute() && !self.upstream_is_modern() {
-            ("refused", &[], "refused")
-        } else {
-            (self.ask_word(), &["sample Say hi.", "sample Say hi."], "sampled hi")
-        };
-        expected(word, json!({"asked": asked, "prompt": said, "resource": said}))
+        let (asked, said) = (["sample Say hi.", "sample Say hi."], "sampled hi");
+        expected(self.ask_word(), json!({"asked": asked, "prompt": said, "resource": said}))
     }
 
     fn logs(self) -> Expected {

@@ -326,11 +326,11 @@ async fn conformance_holds_in_a_mixed_fleet_and_with_prefixes_where_no_name_is_f
 #[tokio::test]
 async fn conformance_of_the_gateway_as_a_legacy_client() {
     let Some(suite) = suite(&[]) else { return };
-    suite.judge_clients(run("clients", OLD, (4, 5))).await;
+    suite.judge_clients(run("clients", OLD, (5, 5))).await;
 }
 
 #[tokio::test]
 async fn conformance_of_the_gateway_as_a_modern_client() {
     let Some(suite) = suite(&[]) else { return };
-    suite.judge_clients(run("clients", NEW, (6, 8))).await;
+    suite.judge_clients(run("clients", NEW, (8, 8))).await;
 }

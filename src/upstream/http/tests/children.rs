@@ -89,7 +89,7 @@ async fn the_state_of_a_child_is_told_truly_while_it_dies_and_comes_back() {
     assert!(matches!(result, Err(CallError::Closed { written: true, .. })), "{result:?}");
     assert!(matches!(rig.notice().await, NoticeKind::Lost));
     rig.until("it is down", |rig| rig.metrics.up.get() == 0).await;
-    assert!(rig.upstream.known().is_some());
+    assert!(rig.upstream.known(crate::mcp::Era::Legacy).is_some());
 
     // It comes back without anybody asking for it.
     assert!(matches!(rig.notice().await, NoticeKind::Opened));

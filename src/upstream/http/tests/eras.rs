@@ -87,6 +87,58 @@ async fn a_legacy_client_is_served_by_an_upstream_that_knows_no_sessions() {
 }
 
 #[tokio::test]
+async fn who_can_be_asked_is_served_without_sessions_where_there_are_none_anyway() {
+    let stub = dual().await;
+    let rig = Rig::to(&stub);
+    rig.call_modern("tools/call", "{}").await.expect("an answer");
+    let asks = of(LinkScope::Session(3), r#"{"sampling":{}}"#, Era::Legacy);
+    for _ in 0..2 {
+        let answer = rig.upstream.call(&asks, request("tools/call", "{}")).await;
+        assert_eq!(answer.expect("an answer").version, ProtocolVersion::V2026_07_28);
+    }
+    let first = ["server/discover", "tools/call", "initialize", "notifications/initialized"];
+    assert_eq!(asked(&stub)[..4], first);
+    assert_eq!(asked(&stub)[4..], ["tools/call", "tools/call"]);
+    let answer = rig.upstream.call(&shared(), request("tools/call", "{}")).await;
+    assert_eq!(answer.expect("an answer").version, ProtocolVersion::V2025_11_25);
+}
+
+#[tokio::test]
+async fn what_an_upstream_says_of_itself_is_kept_for_each_era() {
+    let stub = dual().await;
+    let rig = Rig::to(&stub);
+    let says = |era| {
+        let hello = rig.upstream.known(era).expect("a hello");
+        hello.instructions.clone().expect("instructions")
+    };
+    assert!(rig.upstream.may_come_up(Era::Legacy) && rig.upstream.may_come_up(Era::Modern));
+    rig.upstream.hello(&sessionless()).await.expect("a hello");
+    assert_eq!((says(Era::Legacy), says(Era::Modern)), ("be brief".into(), "be brief".into()));
+    assert!(rig.upstream.may_come_up(Era::Legacy) && !rig.upstream.may_come_up(Era::Modern));
+    for _ in 0..2 {
+        for key in [shared(), sessionless()] {
+            rig.upstream.hello(&key).await.expect("a hello");
+            assert_eq!(
+                (says(Era::Legacy), says(Era::Modern)),
+                ("be kind".into(), "be brief".into())
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_known_to_want_no_sessions_is_not_asked_so_twice() {
+    let stub = Stub::modern(echo).await;
+    let rig = Rig::to(&stub);
+    rig.call_modern("tools/call", "{}").await.expect("an answer");
+    for _ in 0..2 {
+        rig.call("tools/call", "{}").await.expect("an answer");
+    }
+    let calls = ["server/discover", "tools/call", "initialize", "tools/call", "tools/call"];
+    assert_eq!(asked(&stub), calls);
+}
+
+#[tokio::test]
 async fn a_modern_client_shares_the_session_of_legacy_clients_like_it() {
     let stub = Stub::mcp(echo).await;
     let rig = Rig::to(&stub);

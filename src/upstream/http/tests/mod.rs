@@ -2,6 +2,7 @@
 
 mod answers;
 mod asks;
+mod beside;
 mod children;
 mod connections;
 mod eras;

@@ -25,7 +25,7 @@ async fn a_link_is_opened_by_initialize_and_carries_its_session() {
     let stub = Stub::mcp(echo).await;
     let mut rig = Rig::to(&stub);
     assert_eq!(rig.upstream.state(), State::Idle);
-    assert!(rig.upstream.known().is_none());
+    assert!(rig.upstream.known(crate::mcp::Era::Legacy).is_none());
     let caps = ClientCaps::parse(br#"{"sampling":{}}"#);
     let key = LinkKey { scope: LinkScope::Shared, caps, era: Era::Legacy };
     let answer = rig.upstream.call(&key, request("tools/call", "{}")).await.expect("an answer");
@@ -50,7 +50,7 @@ async fn a_link_is_opened_by_initialize_and_carries_its_session() {
         assert_eq!(later.header("mcp-protocol-version"), Some("2025-11-25"));
     }
 
-    let hello = rig.upstream.known().expect("it is known");
+    let hello = rig.upstream.known(crate::mcp::Era::Legacy).expect("it is known");
     assert_eq!(hello.version, ProtocolVersion::V2025_11_25);
     assert_eq!(hello.instructions.as_deref(), Some("be kind"));
     assert!(hello.caps.tools && !hello.caps.prompts);
@@ -241,7 +241,7 @@ async fn a_link_that_cannot_be_opened_again_is_reported_lost() {
     rig.call("tools/call", "{}").await.expect("an answer");
     assert!(matches!(rig.notice().await, NoticeKind::Opened), "it was reported lost once");
     assert_eq!(rig.upstream.state(), State::Up);
-    assert!(rig.upstream.known().is_some());
+    assert!(rig.upstream.known(crate::mcp::Era::Legacy).is_some());
 }
 
 #[tokio::test]

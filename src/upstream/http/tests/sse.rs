@@ -154,7 +154,10 @@ async fn a_server_without_the_newer_binding_is_reached_over_its_stream() {
     );
     assert!(log.iter().all(|asked| asked.header("x-key") == Some("s3cret")));
     assert_eq!(stub.asked("GET")[0].header("accept"), Some("text/event-stream"));
-    assert_eq!(rig.upstream.known().expect("a hello").instructions.as_deref(), Some("be kind"));
+    assert_eq!(
+        rig.upstream.known(crate::mcp::Era::Legacy).expect("a hello").instructions.as_deref(),
+        Some("be kind")
+    );
     // The answer is matched by id, whatever else the stream brings.
     for _ in 0..5 {
         older.say(&json!({ "jsonrpc": "2.0", "id": 99, "result": {} }));
