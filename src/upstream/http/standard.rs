@@ -44,9 +44,11 @@ pub(super) fn headers_of_notification(message: &Message) -> Extra {
     method_header(message.method()).into_iter().collect()
 }
 
-/// A method that no header can carry is left out: the upstream refuses it then.
+/// A method that no header can carry as it is is left out: the upstream refuses it then. There is no other form of it (MCP
+/// digest §8.3).
 fn method_header(method: &str) -> Option<(HeaderName, HeaderValue)> {
-    Some((METHOD, HeaderValue::from_str(method).ok()?))
+    let plain = method.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) && method.trim() == method;
+    Some((METHOD, HeaderValue::from_str(method).ok().filter(|_| plain)?))
 }
 
 /// `text` is the JSON text of the name.
@@ -160,8 +162,11 @@ mod tests {
 
     #[test]
     fn a_method_that_no_header_can_carry_has_none() {
-        let text = r#"{"jsonrpc":"2.0","id":1,"method":"a\nb"}"#;
-        assert!(headers(&call(text)).is_empty());
+        for method in [r"a\nb", "größe", r"a\u00e9", " a", r"a\t"] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}"}}"#);
+            let call = call(Box::leak(text.into_boxed_str()));
+            assert!(headers_of(&call).is_empty(), "{method}");
+        }
         let notification = Message::notification("notifications/x", None);
         assert_eq!(headers_of_notification(&notification).len(), 1);
     }
