@@ -198,3 +198,36 @@ async fn the_start_says_what_is_served_and_is_quick() {
     let lines = gateway.output().lines();
     assert!(lines.iter().any(|line| line.contains("/mcp") && line.contains("up")), "{lines:#?}");
 }
+
+/// What was counted as sent to upstreams, and as come from them.
+async fn bytes_of_upstreams(gateway: &Gateway) -> [usize; 2] {
+    let metrics = gateway.metrics().await;
+    ["upstream_out", "upstream_in"].map(|direction| {
+        let value = metrics.value("trunkline_bytes_total", &[("direction", direction)]);
+        format!("{value}").parse().expect("a whole number")
+    })
+}
+
+#[tokio::test]
+async fn bytes_to_upstreams_and_from_them_are_counted() {
+    let up = Fake::plain().start().await;
+    let gateway = Setup::new().plain("up", &up, "").rpc(r#""*" = "up""#).start().await;
+    assert_eq!(bytes_of_upstreams(&gateway).await, [0, 0]);
+    let params = format!(r#"["{}"]"#, "x".repeat(100_000));
+    let call = format!(r#"{{"jsonrpc":"2.0","id":"one","method":"m","params":{params}}}"#);
+    assert_eq!(gateway.http().post("/rpc", call).await.status, 200);
+    let sent = &up.requests()[0];
+    let id = sent.json()["id"].to_string();
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{params}}}"#);
+    assert_eq!(bytes_of_upstreams(&gateway).await, [sent.body.len(), answer.len()]);
+
+    let gateway = Setup::new().child("kid", &json!({}), "").mcp(&["kid"]).start().await;
+    let client = gateway.mcp().await;
+    client.until_tools("its tools", |tools| !tools.is_empty()).await;
+    let [out, came] = bytes_of_upstreams(&gateway).await;
+    let text = "y".repeat(100_000);
+    client.call("big", json!({"chars": 50_000, "pad": text})).await;
+    let [out_now, came_now] = bytes_of_upstreams(&gateway).await;
+    assert!(out > 0 && out_now > out + 100_000, "{out} {out_now}");
+    assert!(came > 0 && came_now > came + 100_000, "{came} {came_now}");
+}

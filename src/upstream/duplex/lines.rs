@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use prometheus::IntCounter;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::super::link::LinkContext;
@@ -30,7 +31,7 @@ impl Channel {
     ) -> Arc<Self> {
         let (channel, outlet) = Self::new(ctx, tail);
         ctx.tasks.spawn(Arc::clone(&channel).read_all(reader));
-        ctx.tasks.spawn(write_all(outlet, writer));
+        ctx.tasks.spawn(write_all(outlet, writer, ctx.metrics.bytes_out.clone()));
         channel
     }
 
@@ -56,7 +57,10 @@ impl Channel {
             }
             match reader.read_buf(&mut buffer).await {
                 Ok(0) | Err(_) => break,
-                Ok(length) => room = if length >= READ.0 / 2 { READ.1 } else { READ.0 },
+                Ok(length) => {
+                    self.ctx.metrics.bytes_in.inc_by(length as u64);
+                    room = if length >= READ.0 / 2 { READ.1 } else { READ.0 };
+                }
             }
             decoder.push(buffer.split().freeze());
             while let Some(line) = decoder.next_line() {
@@ -70,7 +74,11 @@ impl Channel {
 }
 
 /// Writes lines until told to finish, then what is queued, and closes the upstream's input.
-async fn write_all(mut outlet: Outlet, mut writer: impl AsyncWrite + Send + Unpin) {
+async fn write_all(
+    mut outlet: Outlet,
+    mut writer: impl AsyncWrite + Send + Unpin,
+    bytes: IntCounter,
+) {
     let signals = outlet.signals.clone();
     let write = async {
         let mut batch = Vec::new();
@@ -78,7 +86,9 @@ async fn write_all(mut outlet: Outlet, mut writer: impl AsyncWrite + Send + Unpi
             if outlet.take(&mut batch, BATCH).await == 0 {
                 return writer.shutdown().await;
             }
+            let length: usize = batch.iter().map(|out| out.line.len()).sum();
             write_batch(&mut batch, &mut writer).await?;
+            bytes.inc_by(length as u64);
         }
     };
     let written: std::io::Result<()> = tokio::select! {

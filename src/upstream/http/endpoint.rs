@@ -257,6 +257,7 @@ impl Endpoint {
 
     fn request(&self, out: &Outgoing<'_>, shared: bool) -> Request<OutBody> {
         let body = (out.body)();
+        self.metrics.bytes_out.inc_by(body.len() as u64);
         let body = if body.is_empty() { OutBody::empty() } else { OutBody::new(body) };
         let mut request = Request::new(body);
         *request.method_mut() = out.method.clone();

@@ -109,6 +109,7 @@ impl<'a> Reply<'a> {
         let text = read
             .map_err(|late| self.endpoint.late(late))?
             .map_err(|unread| self.unread(&unread))?;
+        self.came(text.len());
         self.release();
         Ok(text)
     }
@@ -127,13 +128,21 @@ impl<'a> Reply<'a> {
         }
         let limit = self.endpoint.config.max_message.min(LARGEST_REFUSAL);
         let text = timer.within(read_all(&mut self.body, limit)).await.ok()?.ok()?;
+        self.came(text.len());
         self.release();
         Some(text)
     }
 
     /// The next bytes of the body; `None` at its end. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Unread> {
-        next_data(&mut self.body).await
+        let data = next_data(&mut self.body).await?;
+        self.came(data.as_ref().map_or(0, Bytes::len));
+        Ok(data)
+    }
+
+    /// So many bytes of the body were read.
+    fn came(&self, bytes: usize) {
+        self.endpoint.metrics.bytes_in.inc_by(bytes as u64);
     }
 
     /// How an unreadable body is told.
@@ -148,7 +157,8 @@ impl<'a> Reply<'a> {
     pub(super) async fn finish(mut self, timer: &mut Timer<'_>) {
         if !self.body.is_end_stream() {
             let reading = tokio::time::timeout(PATIENCE, read_all(&mut self.body, UNINTERESTING));
-            let Ok(Ok(Ok(_))) = timer.within(reading).await else { return };
+            let Ok(Ok(Ok(rest))) = timer.within(reading).await else { return };
+            self.came(rest.len());
         }
         self.release();
     }
