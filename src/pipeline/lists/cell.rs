@@ -36,6 +36,8 @@ pub(super) struct State {
     have: u64,
     fetched: Option<Instant>,
     failed: Option<Instant>,
+    /// Until when its upstream does not want to be asked again, whatever happens.
+    held: Option<Instant>,
     /// Failures since the last success.
     failures: u32,
     pub(super) running: bool,
@@ -54,6 +56,7 @@ impl Default for State {
             have: 0,
             fetched: None,
             failed: None,
+            held: None,
             failures: 0,
             running: false,
             retrying: false,
@@ -100,7 +103,8 @@ impl State {
     /// Whether a refresh may begin: none runs, and none has just failed.
     pub(super) fn may_start(&self, now: Instant) -> bool {
         let cooling = |at: Instant| now.saturating_duration_since(at) < COOL_DOWN;
-        !self.running && !self.failed.is_some_and(cooling)
+        let held = self.held.is_some_and(|until| now < until);
+        !self.running && !held && !self.failed.is_some_and(cooling)
     }
 
     /// The number to give to [`State::take`] with what is fetched from now on.
@@ -134,27 +138,30 @@ impl State {
         self.have = target;
         self.fetched = Some(now);
         self.failed = None;
+        self.held = None;
         self.failures = 0;
         self.missed = false;
         taken
     }
 
-    /// It could not be fetched: how often in a row.
-    pub(super) fn fail(&mut self, now: Instant) -> u32 {
+    /// It could not be fetched: how often in a row. `wait`: so long its upstream does not want to be asked again.
+    pub(super) fn fail(&mut self, now: Instant, wait: Option<Duration>) -> u32 {
         self.failed = Some(now);
+        self.held = wait.map(|wait| now + wait);
         self.failures = self.failures.saturating_add(1);
         self.missed = true;
         self.failures
     }
 
     /// When to try again unasked. `None`: nobody misses it, or it is on its way, or that is arranged already.
-    pub(super) fn plan_retry(&mut self) -> Option<Duration> {
+    pub(super) fn plan_retry(&mut self, now: Instant) -> Option<Duration> {
         if !self.is_stale() || self.failed.is_none() || self.running || self.retrying {
             return None;
         }
         self.retrying = true;
         let doublings = self.failures.saturating_sub(1).min(8);
-        Some((COOL_DOWN * 2_u32.pow(doublings)).min(MAX_PAUSE))
+        let held = self.held.map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
+        Some((COOL_DOWN * 2_u32.pow(doublings)).min(MAX_PAUSE).max(held))
     }
 }
 
@@ -220,7 +227,7 @@ mod tests {
         let now = Instant::now();
         let mut state = State::default();
         assert!(state.may_start(now));
-        state.fail(now);
+        state.fail(now, None);
         assert!(!state.may_start(now + COOL_DOWN / 2));
         assert!(state.may_start(now + COOL_DOWN));
         state.invalidate();
@@ -230,20 +237,41 @@ mod tests {
     }
 
     #[test]
+    fn what_the_upstream_says_of_when_to_come_back_is_kept_to() {
+        let now = Instant::now();
+        let mut state = State::default();
+        let wait = 30 * COOL_DOWN;
+        state.fail(now, Some(wait));
+        assert_eq!(state.plan_retry(now), Some(wait));
+        state.retrying = false;
+        state.invalidate();
+        assert!(!state.may_start(now + wait / 2), "a change is no reason to come earlier");
+        assert!(state.may_start(now + wait));
+        state.fail(now + wait, None);
+        assert_eq!(state.plan_retry(now + wait), Some(2 * COOL_DOWN));
+        take(&mut state, one(), now);
+        assert!(state.may_start(now));
+    }
+
+    #[test]
     fn a_missed_list_is_tried_again_ever_more_rarely_and_once_at_a_time() {
         let now = Instant::now();
         let mut state = State::default();
-        assert_eq!(state.plan_retry(), None, "it has not failed");
+        assert_eq!(state.plan_retry(now), None, "it has not failed");
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            state.fail(now);
-            pauses.extend(state.plan_retry());
-            assert_eq!(state.plan_retry(), None, "one is arranged");
+            state.fail(now, None);
+            pauses.extend(state.plan_retry(now));
+            assert_eq!(state.plan_retry(now), None, "one is arranged");
             state.retrying = false;
         }
         assert!(pauses.is_sorted() && pauses[0] == COOL_DOWN && pauses[7] == MAX_PAUSE);
         take(&mut state, one(), now);
-        state.fail(now);
-        assert_eq!(state.plan_retry(), None, "the last good one is still what the upstream said");
+        state.fail(now, None);
+        assert_eq!(
+            state.plan_retry(now),
+            None,
+            "the last good one is still what the upstream said"
+        );
     }
 }

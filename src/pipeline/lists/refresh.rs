@@ -151,7 +151,7 @@ async fn refresh(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, key: CellKey, 
     if tell {
         hub::tell(pipeline, route, key.2, key.1.session);
     }
-    let pause = cell.state.lock().plan_retry();
+    let pause = cell.state.lock().plan_retry(Instant::now());
     if let Some(pause) = pause {
         retry(pipeline, route, key, cell, pause);
     }
@@ -160,7 +160,11 @@ async fn refresh(pipeline: &Arc<Pipeline>, route: &Arc<McpRoute>, key: CellKey, 
 fn failed(backend: &Backend, kind: ListKind, cell: &Cell, error: &FetchError) {
     let (upstream, list) = (backend.upstream.name(), kind.as_str());
     backend.metrics.list_failures.inc();
-    match cell.state.lock().fail(Instant::now()) {
+    let wait = match error {
+        FetchError::Call(CallError::Status { retry_after, .. }) => *retry_after,
+        _ => None,
+    };
+    match cell.state.lock().fail(Instant::now(), wait) {
         1 => tracing::warn!(%upstream, list, %error, "list cannot be refreshed"),
         times => tracing::debug!(%upstream, list, %error, times, "list cannot be refreshed"),
     }
@@ -193,7 +197,7 @@ fn retry(
             }
             start(&pipeline, &route, key, &cell);
             // It failed just now for somebody who asked: later, then.
-            let planned = cell.state.lock().plan_retry();
+            let planned = cell.state.lock().plan_retry(Instant::now());
             match planned {
                 Some(later) => pause = later,
                 None => return,
