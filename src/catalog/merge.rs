@@ -88,6 +88,8 @@ pub struct Merged {
     pub clashes: Vec<Clash>,
     owners: HashMap<String, Origin>,
     templates: Vec<(TemplateMatcher, usize)>,
+    /// Whose tools show their results on which page.
+    pages_of_tools: HashMap<Arc<str>, usize>,
 }
 
 impl Merged {
@@ -102,6 +104,11 @@ impl Merged {
             .iter()
             .find(|(matcher, _)| matcher.matches(uri))
             .map(|(_, upstream)| *upstream)
+    }
+
+    /// The upstream that has a tool which shows its results on the page with that URI; the first one in order.
+    pub fn page_owner(&self, uri: &str) -> Option<usize> {
+        self.pages_of_tools.get(uri).copied()
     }
 
     /// Every owner with its public name.
@@ -231,6 +238,9 @@ impl Merged {
             params: item.params.clone(),
         };
         self.owners.insert(public.clone(), origin);
+        if let Some(page) = &item.page {
+            self.pages_of_tools.entry(Arc::clone(page)).or_insert(*source);
+        }
         self.count += 1;
         self.bytes += item.text.len();
     }

@@ -26,6 +26,8 @@ pub struct Item {
     pub wrapped: bool,
     /// Arguments of a tool that modern requests repeat as headers.
     pub params: Option<Arc<[ParamHeader]>>,
+    /// The URI of the page that a tool shows its results on, if it names one.
+    pub page: Option<Arc<str>>,
 }
 
 impl Item {
@@ -33,7 +35,7 @@ impl Item {
     pub fn parse(kind: ListKind, text: &Bytes) -> Option<Self> {
         let (key, key_span) = key_of(kind, std::str::from_utf8(text).ok()?)?;
         let text = text.clone();
-        Some(Self { key, text, key_span, legacy: None, wrapped: false, params: None })
+        Some(Self { key, text, key_span, legacy: None, wrapped: false, params: None, page: None })
     }
 
     /// The same item with other texts for clients.

@@ -20,7 +20,8 @@ pub(super) struct Holders(DashMap<String, Links>);
 /// Remembers the links that an answer shows.
 pub(super) fn remember(cx: &Context, answer: &Message, upstream: usize) {
     let text = answer.text();
-    if text.len() > MAX_SEARCHED || memchr::memmem::find(text, b"\"uri\"").is_none() {
+    let shows = |name: &[u8]| memchr::memmem::find(text, name).is_some();
+    if text.len() > MAX_SEARCHED || !(shows(b"\"uri\"") || shows(b"\"resourceUri\"")) {
         return;
     }
     for uri in answer.result().map(shown).unwrap_or_default() {
@@ -53,9 +54,16 @@ fn holder(cx: &Context) -> String {
     format!("{} {}", cx.route.name, cx.holder())
 }
 
-/// The URIs of links and of embedded resources in the content of a result.
+/// The URI of the page that `_meta` of a tool or of its result names (extension `io.modelcontextprotocol/ui`).
+pub(super) fn ui_page(object: &RawObject) -> Option<String> {
+    let ui = RawObject::parse(object.get("_meta")?)?.remove("ui")?;
+    RawObject::parse(&ui)?.get_str("resourceUri")
+}
+
+/// The URIs of links and of embedded resources in the content of a result, and of the page that it is shown on.
 fn shown(result: Bytes) -> Vec<String> {
     let Some(result) = RawObject::parse(&result) else { return Vec::new() };
+    let page = ui_page(&result);
     let elements = |name| result.get(name).and_then(raw_elements);
     let blocks = match (elements("content"), elements("messages")) {
         (Some(content), _) => content,
@@ -65,7 +73,7 @@ fn shown(result: Bytes) -> Vec<String> {
         }
         (None, None) => Vec::new(),
     };
-    blocks.iter().filter_map(uri_of).collect()
+    blocks.iter().filter_map(uri_of).chain(page).collect()
 }
 
 fn uri_of(block: &Bytes) -> Option<String> {
@@ -91,5 +99,7 @@ mod tests {
             r#"{"messages":[{"role":"user","content":{"type":"resource_link","uri":"c:3"}}]}"#;
         assert_eq!(result(prompt), ["c:3"]);
         assert!(result(r#"{"contents":[{"uri":"d:4"}]}"#).is_empty());
+        let page = r#"{"content":[],"_meta":{"ui":{"resourceUri":"ui:\/\/5"}}}"#;
+        assert_eq!(result(page), ["ui://5"]);
     }
 }

@@ -176,6 +176,41 @@ async fn c058_an_address_is_the_same_wherever_it_is_shown_and_leads_to_one_owner
     assert_eq!(stream.next_message().await.expect("a notice"), updated("ui://w"));
 }
 
+/// The page of a tool need not be in any list, and neither need that of a result.
+#[tokio::test]
+async fn c058_the_page_of_a_tool_leads_to_the_upstream_of_the_tool() {
+    let paged = |page: &'static str, shown: &'static str| {
+        Fake::mcp([])
+            .with(move |lists| {
+                let mut paged = tool("paged");
+                paged["_meta"] = json!({"ui": {"resourceUri": page}});
+                lists.tools = vec![paged];
+                lists.capabilities = json!({"tools": {}, "resources": {}});
+            })
+            .on("tools/call", move |call: Call| async move {
+                let result = json!({"content": [], "_meta": {"ui": {"resourceUri": shown}}});
+                call.result(&result.to_string()).await;
+            })
+            .start()
+    };
+    let (a, b) = (paged("ui://a", "ui://a/shown").await, paged("ui://b", "ui://b/shown").await);
+    let gateway = Setup::new().fake("a", &a).fake("b", &b).mcp(&["a", "b"]).start().await;
+    let client = gateway.mcp().await;
+    client.until_tools("both", |tools| tools.len() == 2).await;
+    let modern = crate::modern::Modern::new(gateway.http(), json!({}));
+    let text = format!("read at {}", b.addr());
+    let read = |uri: &'static str| json!({ "uri": uri });
+    let answer = client.request("resources/read", read("ui://b")).await;
+    assert_eq!(answer.result()["contents"][0]["text"], text);
+    let answer = modern.request("resources/read", read("ui://b")).await;
+    assert_eq!(answer.result()["contents"][0]["text"], text);
+    assert_eq!(client.request("resources/read", read("ui://b/shown")).await.code(), -32602);
+    client.call("b__paged", json!({})).await.result();
+    let answer = client.request("resources/read", read("ui://b/shown")).await;
+    assert_eq!(answer.result()["contents"][0]["text"], text);
+    assert_eq!(a.count("resources/read"), 0);
+}
+
 #[tokio::test]
 async fn c060_the_check_warns_of_names_that_can_meet() {
     let folder = tempfile::tempdir().unwrap();

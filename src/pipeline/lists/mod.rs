@@ -243,6 +243,12 @@ impl Lists {
         if let Some(upstream) = links::owner(cx, uri) {
             return Some(upstream);
         }
+        if uri.starts_with("ui:")
+            && let Some(upstream) =
+                self.for_lookup(cx, ListKind::Tools).await.merged.page_owner(uri)
+        {
+            return Some(upstream);
+        }
         let templates = self.for_lookup(cx, ListKind::Templates).await;
         if let Some(upstream) = templates.merged.template_owner(uri) {
             return Some(upstream);

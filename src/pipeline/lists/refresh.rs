@@ -18,7 +18,7 @@ use crate::mcp::{
     strip_annotations,
 };
 use crate::pipeline::call::Context;
-use crate::pipeline::{Backend, McpRoute, Pipeline, hub};
+use crate::pipeline::{Backend, McpRoute, Pipeline, hub, links};
 use crate::upstream::{Answered, CallError, LinkKey, LinkScope};
 
 /// Most pages that are fetched of one list.
@@ -302,9 +302,16 @@ fn shape(backend: &Backend, version: ProtocolVersion, page: Vec<Item>) -> Vec<It
         let mut item = item.shown(ListKind::Tools, shown.text, shown.legacy);
         item.wrapped = shown.wrapped;
         item.params = (!params.is_empty()).then(|| params.into());
+        item.page = ui_page(&item.text);
         Some(item)
     });
     shaped.collect()
+}
+
+/// The page that a tool shows its results on (extension `io.modelcontextprotocol/ui`): it need not be in any list.
+fn ui_page(tool: &Bytes) -> Option<Arc<str>> {
+    memchr::memmem::find(tool, b"resourceUri")?;
+    links::ui_page(&RawObject::parse(tool)?).map(Into::into)
 }
 
 fn annotations(tool: &Bytes) -> Result<Vec<ParamHeader>, BadAnnotation> {
