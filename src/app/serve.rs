@@ -276,6 +276,7 @@ impl Gateway {
             cut.cancel();
             let _ = tokio::time::timeout(CUTTING, connections.wait()).await;
         }
+        self.pipeline.end_parked().await;
         self.pipeline.end_sessions();
         let snapshot = self.pipeline.snapshot();
         let upstreams = snapshot.backends.values().map(|backend| backend.upstream.shutdown());

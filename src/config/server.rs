@@ -112,7 +112,7 @@ pub struct ServerConfig {
     pub ws_write_timeout: Duration,
     /// Most client connections at once.
     pub max_connections: usize,
-    /// Most legacy sessions at once.
+    /// Most legacy sessions at once, and most open `subscriptions/listen` requests; of these a client has a quarter at most.
     pub max_sessions: usize,
     /// When an unused session ends.
     #[serde(with = "units::duration")]

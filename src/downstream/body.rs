@@ -14,20 +14,47 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::task::TaskTracker;
 
 use crate::jsonrpc::Chunks;
-use crate::pipeline::{Done, Listening, OnHangup, Outlet, Recorder, Run, Standing};
+use crate::pipeline::{Done, Listening, OnHangup, Outlet, Receipt, Recorder, Run, Standing};
 use crate::wire::{KEEP_ALIVE, encode_endpoint, encode_event, encode_priming};
 
 /// The body of any answer.
 pub(super) enum OutBody {
     /// A message known as a whole, slice by slice.
     Message(Chunks, usize),
+    /// The same, of which something is undone when nobody takes it.
+    Owed(Box<Owed>),
     /// An exchange that goes on.
     Exchange(Box<ExchangeBody>),
     /// A standing stream.
     Stream(Box<StreamBody>),
 }
 
+/// A message on whose delivery something hangs.
+pub(super) struct Owed {
+    chunks: Chunks,
+    next: usize,
+    receipt: Option<Receipt>,
+}
+
+impl Owed {
+    fn poll(&mut self) -> Option<Bytes> {
+        let slice = self.chunks.slices().get(self.next).cloned();
+        self.next += 1;
+        if self.next >= self.chunks.slices().len()
+            && let Some(receipt) = self.receipt.take()
+        {
+            receipt.delivered();
+        }
+        slice
+    }
+}
+
 impl OutBody {
+    /// A message on whose delivery something hangs.
+    pub(super) fn owed(chunks: Chunks, receipt: Receipt) -> Self {
+        Self::Owed(Box::new(Owed { chunks, next: 0, receipt: Some(receipt) }))
+    }
+
     /// Nothing.
     pub(super) fn empty() -> Self {
         Self::Message(Chunks::default(), 0)
@@ -48,6 +75,7 @@ impl Body for OutBody {
                 *next += 1;
                 slice
             }
+            Self::Owed(owed) => owed.poll(),
             Self::Exchange(body) => ready!(body.poll(cx)),
             Self::Stream(body) => ready!(body.poll(cx)),
         };
@@ -57,18 +85,19 @@ impl Body for OutBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Message(chunks, next) => *next >= chunks.slices().len(),
+            Self::Owed(owed) => owed.next >= owed.chunks.slices().len(),
             Self::Exchange(_) | Self::Stream(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Message(chunks, next) => {
-                let left = chunks.slices().iter().skip(*next).map(Bytes::len).sum::<usize>();
-                SizeHint::with_exact(left as u64)
-            }
-            Self::Exchange(_) | Self::Stream(_) => SizeHint::default(),
-        }
+        let (chunks, next) = match self {
+            Self::Message(chunks, next) => (chunks, *next),
+            Self::Owed(owed) => (&owed.chunks, owed.next),
+            Self::Exchange(_) | Self::Stream(_) => return SizeHint::default(),
+        };
+        let left = chunks.slices().iter().skip(next).map(Bytes::len).sum::<usize>();
+        SizeHint::with_exact(left as u64)
     }
 }
 
@@ -236,6 +265,9 @@ impl ExchangeBody {
                 Poll::Ready(Some(done)) => self.last = done.body,
                 Poll::Ready(None) => {
                     let last = self.last.take();
+                    if let (Some(_), Some(receipt)) = (&last, self.outlet.receipt()) {
+                        receipt.delivered();
+                    }
                     return Poll::Ready(last.map(|message| self.event(&message)));
                 }
                 Poll::Pending if self.outlet.is_empty() => return self.pulse.poll(cx).map(Some),

@@ -348,7 +348,16 @@ async fn exchange(run: Run, tasks: &TaskTracker, patience: Duration, accepts: Ac
         First::Stream(None)
     };
     match first {
-        First::Done(done) => finished(done, &metrics, accepts),
+        First::Done(done) => {
+            let mut answer = finished(done, &metrics, accepts);
+            if let Some(receipt) = outlet.receipt() {
+                answer = answer.map(|body| match body {
+                    OutBody::Message(body, _) => OutBody::owed(body, receipt),
+                    body => body,
+                });
+            }
+            answer
+        }
         First::Stream(done) => {
             let counts = (metrics.streams("post"), &metrics.bytes_out);
             let body = ExchangeBody::new(running, outlet, done, patience, counts);

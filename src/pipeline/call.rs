@@ -255,10 +255,9 @@ async fn rounds_of(
         if asked {
             return Box::pin(modern::call(cx, message, target, outlet)).await;
         }
-        if cx.session.log_rank().is_some() {
-            Box::pin(hub::lower_level(cx, target.backend)).await;
-        }
     }
+    let modern = cx.session.era() == Era::Modern && cx.session.log_rank().is_some();
+    let _wanting = if modern { Box::pin(hub::lower_level(cx, target.backend)).await } else { None };
     let answered = run(cx, message, target, outlet).await?;
     if answered.version.era() == Era::Legacy {
         return Ok(answered);

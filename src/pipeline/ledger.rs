@@ -46,6 +46,11 @@ impl Caller {
         caller
     }
 
+    /// Where it came from.
+    pub(super) fn peer(&self) -> Peer {
+        self.peer
+    }
+
     /// An exchange begins.
     pub(super) fn open<'a>(
         &'a self,

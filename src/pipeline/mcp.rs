@@ -317,7 +317,7 @@ async fn located<'a>(
         .hello(&cx.link(target.backend))
         .await
         .map_err(|error| Ended::Fault(error.to_fault()))?;
-    let Some(subscribing) = hub::subscribe(cx, target.backend, &uri) else {
+    let Some(mut subscribing) = hub::subscribe(cx, target.backend, &uri) else {
         return Err(invalid_params(
             "this session has too many subscriptions, or the uri is too long",
         ));
@@ -328,14 +328,19 @@ async fn located<'a>(
     if let Some(link) = subscribing.modern() {
         // There is nothing to subscribe with but the listen request of the link.
         ledger.goes_to(target.backend.upstream.name());
-        let watched = target.backend.upstream.watch(link, &uri).await;
+        let link = link.clone();
+        subscribing.ask();
+        let watched = target.backend.upstream.watch(&link, &uri).await;
         watched.map_err(|error| Ended::Fault(error.to_fault()))?;
         subscribing.confirm();
         return Ok(ok(result_response(id, b"{}")));
     }
+    subscribing.ask();
     let answer = call(cx, message, target, ledger, outlet).await?;
     if outcome_of(&answer.message) == Outcome::Ok {
         subscribing.confirm();
+    } else {
+        subscribing.refused();
     }
     Ok(restored(cx, message, id, &answer, None))
 }

@@ -45,6 +45,7 @@ mod work;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -53,7 +54,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use outlet::Outlet;
+pub use outlet::{Outlet, Receipt};
 pub use reply::{Done, OnHangup, Reply, Run};
 pub use snapshot::{
     Backend, McpRoute, MethodRule, Outside, PlainRoute, Route, Snapshot, SnapshotError,
@@ -70,6 +71,9 @@ use crate::net::Peer;
 use crate::session::{Channels, Session, Sessions};
 use crate::telemetry::Metrics;
 use crate::upstream::Notice;
+
+/// How long upstreams may take to hear that parked calls are given up.
+const PARTING: Duration = Duration::from_secs(2);
 
 /// What came in, as the transport found it.
 #[derive(Clone, Debug)]
@@ -97,6 +101,8 @@ pub struct Pipeline {
     holders: links::Holders,
     /// Calls that wait for their modern clients.
     parked: modern::Parked,
+    /// Calls that will be made once more when their modern clients agree.
+    promises: modern::Promises,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -124,6 +130,7 @@ impl Pipeline {
             hub: hub::Hub::default(),
             holders: links::Holders::default(),
             parked: modern::Parked::new(metrics.parked_calls()),
+            promises: modern::Promises::default(),
             metrics,
             tasks,
             stop,
@@ -194,6 +201,13 @@ impl Pipeline {
         hub::close_listeners(self);
         for channel in self.channels.all() {
             channel.finish();
+        }
+    }
+
+    /// Ends every call that waits for its client to come back. Its upstream is told while it can still be told.
+    pub async fn end_parked(&self) {
+        if tokio::time::timeout(PARTING, self.parked.give_up()).await.is_err() {
+            tracing::warn!("not every parked call ended in time");
         }
     }
 
@@ -284,6 +298,7 @@ impl Pipeline {
         if let Some(route) = route {
             route.metrics.sessions(crate::mcp::Era::Legacy).dec();
             self.forget_session(route, session.number());
+            hub::Hub::released(self, session);
         }
     }
 

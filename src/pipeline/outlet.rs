@@ -18,6 +18,37 @@ pub struct Outlet {
     queue: Mutex<VecDeque<Chunks>>,
     freed: Notify,
     streams: AtomicBool,
+    /// What hangs on the answer's delivery.
+    owed: Mutex<Option<Receipt>>,
+}
+
+/// Something that is of no use unless the client gets the answer: undone when this is dropped before.
+pub struct Receipt(Option<Box<dyn FnOnce() + Send>>);
+
+impl Receipt {
+    /// `undo` is called if the answer is not delivered.
+    pub(super) fn new(undo: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(undo)))
+    }
+
+    /// The answer is on its way to the client.
+    pub fn delivered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl std::fmt::Debug for Receipt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Receipt").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        if let Some(undo) = self.0.take() {
+            undo();
+        }
+    }
 }
 
 impl Outlet {
@@ -35,6 +66,16 @@ impl Outlet {
             }
             freed.await;
         }
+    }
+
+    /// Something hangs on the delivery of the answer.
+    pub(super) fn owe(&self, receipt: Receipt) {
+        *self.owed.lock() = Some(receipt);
+    }
+
+    /// What hangs on the delivery of the answer, for who delivers it.
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.owed.lock().take()
     }
 
     /// The answer is going to be a stream, though nothing is to be sent on it yet.
@@ -65,10 +106,29 @@ impl Outlet {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
 
     use bytes::Bytes;
 
     use super::*;
+
+    #[test]
+    fn what_hangs_on_an_answer_is_undone_unless_that_is_delivered() {
+        let undone = Arc::new(AtomicUsize::new(0));
+        let owing = || {
+            let (outlet, undone) = (Outlet::default(), Arc::clone(&undone));
+            outlet.owe(Receipt::new(move || {
+                undone.fetch_add(1, Ordering::Relaxed);
+            }));
+            outlet
+        };
+        owing().receipt().expect("something").delivered();
+        assert_eq!(undone.load(Ordering::Relaxed), 0);
+        drop(owing());
+        assert_eq!(undone.load(Ordering::Relaxed), 1);
+        drop(owing().receipt());
+        assert_eq!(undone.load(Ordering::Relaxed), 2);
+    }
 
     #[tokio::test]
     async fn a_full_outlet_holds_the_sender_until_the_client_reads() {

@@ -39,6 +39,7 @@ mod sessions;
 mod stdio;
 mod tls;
 mod unix;
+mod upkeep;
 mod upstream_sessions;
 mod wire;
 mod ws;

@@ -517,9 +517,12 @@ async fn urls_that_an_upstream_wants_visited_are_asked_for() {
         retry["requestState"] = result["requestState"].clone();
         let response = json!({ "action": action });
         retry["inputResponses"] = requests.keys().map(|k| (k.clone(), response.clone())).collect();
+        let again = retry.clone();
         let answer = client.request("tools/call", retry).await;
         if action == "accept" {
             assert_eq!((answer.said(), up.count("tools/call")), ("been there", 2));
+            let again = client.request("tools/call", again).await;
+            assert_eq!((again.code(), up.count("tools/call")), (-32602, 2), "{}", again.text);
         } else {
             assert_eq!(answer.result()["isError"], true, "{}", answer.text);
             assert_eq!(up.count("tools/call"), 1);

@@ -39,7 +39,9 @@ pub struct Abandon {
 }
 
 /// Most questions in one result.
-const MAX_REQUESTS: usize = 64;
+pub(super) const MAX_REQUESTS: usize = 64;
+/// Longest `requestState` of an upstream, as JSON text: each hop wraps it once more, and clients hand it back in full.
+const MAX_STATE: usize = 64 << 10;
 
 /// What an answer asks for; `None` when it is not an `input_required` result.
 pub fn input_required(answer: &Message) -> Option<Result<InputRequired, Malformed>> {
@@ -59,6 +61,9 @@ fn parsed(answer: &Message) -> Result<InputRequired, Malformed> {
     let state = given("requestState").cloned();
     if state.as_ref().is_some_and(|state| state.first() != Some(&b'"')) {
         return Err(Malformed("requestState is no string"));
+    }
+    if state.as_ref().is_some_and(|state| state.len() > MAX_STATE) {
+        return Err(Malformed("requestState is longer than 64 KiB"));
     }
     let requests = match given("inputRequests") {
         None if state.is_none() => {
@@ -221,6 +226,10 @@ mod tests {
 
     #[test]
     fn a_question_of_another_shape_is_told() {
+        let state = |length| format!(r#","requestState":"{}""#, "s".repeat(length));
+        let longest = format!(r#"{{"resultType":"input_required"{}}}"#, state(MAX_STATE - 2));
+        assert!(matches!(required(&longest), Some(Ok(_))));
+        let long = state(MAX_STATE - 1);
         let crowd: Vec<_> = (0..=MAX_REQUESTS).map(|n| format!(r#""{n}":{{}}"#)).collect();
         let crowd = format!(r#","inputRequests":{{{}}}"#, crowd.join(","));
         for rest in [
@@ -233,6 +242,7 @@ mod tests {
             r#","inputRequests":{"a":{"method":1}}"#,
             r#","inputRequests":{"a":{"method":"m","params":[]}}"#,
             &crowd,
+            &long,
         ] {
             let read = required(&format!(r#"{{"resultType":"input_required"{rest}}}"#));
             assert!(matches!(read, Some(Err(_))), "{rest}: {read:?}");

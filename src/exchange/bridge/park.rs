@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::input::{InputRequest, Malformed};
+use super::input::{InputRequest, MAX_REQUESTS, Malformed};
 use super::place::{Edits, Object, edit, push_member, quoted};
 use super::{code, code_of};
 use crate::jsonrpc::{Chunks, Id, Member, Message, RawObject, result_response};
@@ -131,8 +131,8 @@ pub fn url_elicitations(answer: &Message) -> Option<Vec<InputRequest>> {
             params: Some(Chunks::splice(&text, &edits).into_bytes()),
         })
     });
-    let requests: Vec<_> = requests.collect::<Option<_>>()?;
-    (!requests.is_empty()).then_some(requests)
+    let requests: Vec<_> = requests.take(MAX_REQUESTS + 1).collect::<Option<_>>()?;
+    (1..=MAX_REQUESTS).contains(&requests.len()).then_some(requests)
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::config::UpstreamName;
-use crate::mcp::Era;
 use crate::upstream::LinkKey;
 
 /// Most resources one session may subscribe to.
@@ -29,47 +28,78 @@ struct Watchers {
     confirmed: bool,
 }
 
-/// Every subscription of every session.
+/// The topics of one link.
+type OfLink = HashMap<Arc<str>, Watchers>;
+
+/// Every subscription of every session, by link and by session.
 #[derive(Debug, Default)]
 pub(super) struct Topics {
-    table: Mutex<HashMap<Topic, Watchers>>,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    links: HashMap<UpstreamName, HashMap<LinkKey, OfLink>>,
+    sessions: HashMap<u64, HashSet<Topic>>,
 }
 
 impl Topics {
-    /// A session subscribes; `None` when it may not. Unless [`Subscribing::is_known`], the upstream is to be asked.
-    pub(super) fn join(&self, topic: Topic, session: u64) -> Option<Subscribing<'_>> {
+    /// A session subscribes: whether the upstream has agreed already. `None` when it may not.
+    pub(super) fn join(&self, topic: &Topic, session: u64) -> Option<bool> {
         let mut table = self.table.lock();
-        let joined = table.values().filter(|w| w.sessions.contains(&session)).count();
+        let joined = table.sessions.get(&session).map_or(0, HashSet::len);
         if joined >= MAX_TOPICS || topic.uri.len() > MAX_URI {
             return None;
         }
-        let watchers = table.entry(topic.clone()).or_default();
+        table.sessions.entry(session).or_default().insert(topic.clone());
+        let links = table.links.entry(topic.upstream.clone()).or_default();
+        let topics = links.entry(topic.link.clone()).or_default();
+        let watchers = topics.entry(Arc::clone(&topic.uri)).or_default();
         watchers.sessions.insert(session);
-        let settled = watchers.confirmed;
-        Some(Subscribing { topics: self, topic, session, settled })
+        Some(watchers.confirmed)
     }
 
-    /// A session takes back what it subscribed to; the topics that nobody watches any more.
-    pub(super) fn leave(&self, uri: &str, session: u64) -> Vec<Topic> {
-        self.remove(session, |topic| *topic.uri == *uri)
-    }
-
-    /// Forgets a session; the topics that nobody watches any more.
-    pub(super) fn forget(&self, session: u64) -> Vec<Topic> {
-        self.remove(session, |_| true)
-    }
-
-    fn remove(&self, session: u64, concerns: impl Fn(&Topic) -> bool) -> Vec<Topic> {
+    /// The upstream has agreed; `false` when nobody watches any more.
+    pub(super) fn confirm(&self, topic: &Topic) -> bool {
         let mut table = self.table.lock();
-        let leaving = |(topic, watchers): (&Topic, &mut Watchers)| {
-            let left = concerns(topic) && watchers.sessions.remove(&session);
-            (left && watchers.sessions.is_empty()).then(|| topic.clone())
-        };
-        let orphans: Vec<Topic> = table.iter_mut().filter_map(leaving).collect();
-        for orphan in &orphans {
-            table.remove(orphan);
+        match table.watchers(topic) {
+            Some(watchers) => {
+                watchers.confirmed = true;
+                true
+            }
+            None => false,
         }
-        orphans
+    }
+
+    /// Whether anybody watches.
+    pub(super) fn is_watched(&self, topic: &Topic) -> bool {
+        self.table.lock().watchers(topic).is_some()
+    }
+
+    /// A session takes one subscription back, which may not be agreed to yet; whether nobody watches any more.
+    pub(super) fn part(&self, topic: &Topic, session: u64) -> bool {
+        let mut table = self.table.lock();
+        table.forget(topic, session);
+        table.leave(topic, session);
+        table.watchers(topic).is_none()
+    }
+
+    /// A session takes back what it subscribed to; the topics that upstreams have agreed to and nobody watches any more.
+    pub(super) fn leave(&self, uri: &str, session: u64) -> Vec<Topic> {
+        let mut table = self.table.lock();
+        let topics = table.sessions.get(&session).into_iter().flatten();
+        let leaving: Vec<Topic> = topics.filter(|topic| *topic.uri == *uri).cloned().collect();
+        for topic in &leaving {
+            table.forget(topic, session);
+        }
+        leaving.into_iter().filter(|topic| table.leave(topic, session)).collect()
+    }
+
+    /// Forgets a session; the topics that upstreams have agreed to and nobody watches any more.
+    pub(super) fn forget(&self, session: u64) -> Vec<Topic> {
+        let mut table = self.table.lock();
+        let leaving = table.sessions.remove(&session).unwrap_or_default();
+        leaving.into_iter().filter(|topic| table.leave(topic, session)).collect()
     }
 
     /// Sessions that subscribed to the URI, or to something it is a part of, on that link.
@@ -80,69 +110,75 @@ impl Topics {
         uri: &str,
     ) -> HashSet<u64> {
         let table = self.table.lock();
-        let matching = table.iter().filter(|(topic, _)| {
-            topic.upstream == *upstream && topic.link == *link && covers(&topic.uri, uri)
-        });
-        matching.flat_map(|(_, watchers)| watchers.sessions.iter().copied()).collect()
+        let Some(topics) = table.links.get(upstream).and_then(|links| links.get(link)) else {
+            return HashSet::new();
+        };
+        let watchers = wholes(uri).filter_map(|whole| topics.get(whole));
+        watchers.flat_map(|watchers| watchers.sessions.iter().copied()).collect()
     }
 
     /// What is subscribed to on a link.
     pub(super) fn uris(&self, upstream: &UpstreamName, link: &LinkKey) -> Vec<Arc<str>> {
         let table = self.table.lock();
-        let matching = table.iter().filter(|(topic, watchers)| {
-            watchers.confirmed && topic.upstream == *upstream && topic.link == *link
-        });
-        matching.map(|(topic, _)| Arc::clone(&topic.uri)).collect()
+        let topics = table.links.get(upstream).and_then(|links| links.get(link));
+        let confirmed = topics.into_iter().flatten().filter(|(_, watchers)| watchers.confirmed);
+        confirmed.map(|(uri, _)| Arc::clone(uri)).collect()
     }
 }
 
-/// A subscription that the upstream has not agreed to yet. Dropping it takes it back.
-pub(in crate::pipeline) struct Subscribing<'a> {
-    topics: &'a Topics,
-    topic: Topic,
-    session: u64,
-    settled: bool,
-}
-
-impl Subscribing<'_> {
-    /// Whether the upstream agreed before: it need not be asked.
-    pub(in crate::pipeline) fn is_known(&self) -> bool {
-        self.settled
+impl Table {
+    fn watchers(&mut self, topic: &Topic) -> Option<&mut Watchers> {
+        self.links.get_mut(&topic.upstream)?.get_mut(&topic.link)?.get_mut(&topic.uri)
     }
 
-    /// The link, when it is of an upstream without `resources/subscribe`.
-    pub(in crate::pipeline) fn modern(&self) -> Option<&LinkKey> {
-        (self.topic.link.era == Era::Modern).then_some(&self.topic.link)
-    }
-
-    /// The upstream has agreed.
-    pub(in crate::pipeline) fn confirm(mut self) {
-        self.settled = true;
-        if let Some(watchers) = self.topics.table.lock().get_mut(&self.topic) {
-            watchers.confirmed = true;
+    /// Takes a topic from what a session subscribed to.
+    fn forget(&mut self, topic: &Topic, session: u64) {
+        if let Some(topics) = self.sessions.get_mut(&session) {
+            topics.remove(topic);
+            if topics.is_empty() {
+                self.sessions.remove(&session);
+            }
         }
     }
-}
 
-impl Drop for Subscribing<'_> {
-    fn drop(&mut self) {
-        if !self.settled {
-            self.topics.remove(self.session, |topic| *topic == self.topic);
+    /// Takes a session from those who watch a topic; whether the upstream is to be told that nobody does any more. Who
+    /// still waits for its consent sees to that.
+    fn leave(&mut self, topic: &Topic, session: u64) -> bool {
+        let Some(watchers) = self.watchers(topic) else { return false };
+        watchers.sessions.remove(&session);
+        if !watchers.sessions.is_empty() {
+            return false;
         }
+        let confirmed = watchers.confirmed;
+        if let Some(links) = self.links.get_mut(&topic.upstream) {
+            if let Some(topics) = links.get_mut(&topic.link) {
+                topics.remove(&topic.uri);
+                if topics.is_empty() {
+                    links.remove(&topic.link);
+                }
+            }
+            if links.is_empty() {
+                self.links.remove(&topic.upstream);
+            }
+        }
+        confirmed
     }
 }
 
-/// Whether an update of `uri` concerns who subscribed to `subscribed` (MCP digest §10.3: it may be a sub-resource).
-fn covers(subscribed: &str, uri: &str) -> bool {
-    uri.strip_prefix(subscribed).is_some_and(|rest| {
-        rest.is_empty() || subscribed.ends_with('/') || rest.starts_with(['/', '?', '#'])
-    })
+/// The URI, and everything that it is a part of (MCP digest §10.3: an update may be about a sub-resource).
+fn wholes(uri: &str) -> impl Iterator<Item = &str> {
+    let cuts = uri.bytes().enumerate().filter(|(_, byte)| matches!(byte, b'/' | b'?' | b'#'));
+    let parts = cuts.flat_map(move |(at, byte)| {
+        let with_slash = (byte == b'/' && at + 1 < uri.len()).then(|| &uri[..=at]);
+        [Some(&uri[..at]), with_slash].into_iter().flatten()
+    });
+    parts.filter(|part| !part.is_empty()).chain([uri])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::ClientCaps;
+    use crate::mcp::{ClientCaps, Era};
     use crate::upstream::LinkScope;
 
     fn link() -> LinkKey {
@@ -157,38 +193,54 @@ mod tests {
         UpstreamName::new("up").unwrap()
     }
 
+    fn is_empty(topics: &Topics) -> bool {
+        let table = topics.table.lock();
+        table.links.is_empty() && table.sessions.is_empty()
+    }
+
     #[test]
     fn the_upstream_is_told_of_the_first_and_of_the_last() {
         let topics = Topics::default();
-        let first = topics.join(topic("a"), 1).unwrap();
-        assert!(!first.is_known());
-        first.confirm();
-        assert!(topics.join(topic("a"), 2).unwrap().is_known());
+        assert_eq!(topics.join(&topic("a"), 1), Some(false));
+        assert!(topics.confirm(&topic("a")));
+        assert_eq!(topics.join(&topic("a"), 2), Some(true));
         assert_eq!(topics.leave("a", 1), []);
         assert_eq!(topics.leave("a", 1), []);
         assert_eq!(topics.leave("a", 2), [topic("a")]);
-        assert!(topics.table.lock().is_empty());
+        assert!(is_empty(&topics));
     }
 
     #[test]
     fn what_the_upstream_has_not_agreed_to_counts_for_nobody() {
         let topics = Topics::default();
-        let first = topics.join(topic("a"), 1).unwrap();
-        let second = topics.join(topic("a"), 2).unwrap();
-        assert!(!second.is_known(), "the first may be refused");
+        assert_eq!(topics.join(&topic("a"), 1), Some(false));
+        assert_eq!(topics.join(&topic("a"), 2), Some(false), "the first may be refused");
         assert!(topics.uris(&upstream(), &link()).is_empty());
-        drop(first);
-        second.confirm();
+        assert!(!topics.part(&topic("a"), 1), "the second still watches");
+        assert!(topics.confirm(&topic("a")));
         assert_eq!(topics.watchers(&upstream(), &link(), "a"), HashSet::from([2]));
-        drop(topics.join(topic("b"), 1).unwrap());
-        assert_eq!(topics.table.lock().len(), 1);
+        assert_eq!(topics.join(&topic("b"), 1), Some(false));
+        assert!(topics.part(&topic("b"), 1));
+        assert_eq!(topics.forget(2), [topic("a")]);
+        assert!(is_empty(&topics));
+    }
+
+    #[test]
+    fn who_hangs_up_before_the_upstream_agrees_leaves_it_to_who_asked_to_say_so() {
+        let topics = Topics::default();
+        topics.join(&topic("a"), 1);
+        assert_eq!(topics.forget(1), [], "it has not agreed");
+        assert!(!topics.is_watched(&topic("a")));
+        assert!(!topics.confirm(&topic("a")), "nobody watches: it is to be told");
+        assert!(is_empty(&topics));
     }
 
     #[test]
     fn a_session_that_ends_leaves_nothing_and_others_what_is_theirs() {
         let topics = Topics::default();
         for (uri, session) in [("a", 1), ("b", 1), ("b", 2)] {
-            topics.join(topic(uri), session).unwrap().confirm();
+            topics.join(&topic(uri), session);
+            topics.confirm(&topic(uri));
         }
         assert_eq!(topics.forget(1), [topic("a")]);
         assert_eq!(topics.watchers(&upstream(), &link(), "b"), HashSet::from([2]));
@@ -199,19 +251,28 @@ mod tests {
     fn subscriptions_of_a_session_are_bounded() {
         let topics = Topics::default();
         for n in 0..MAX_TOPICS {
-            topics.join(topic(&n.to_string()), 1).unwrap().confirm();
+            topics.join(&topic(&n.to_string()), 1);
         }
-        assert!(topics.join(topic("more"), 1).is_none());
-        assert!(topics.join(topic("more"), 2).is_some());
-        assert!(topics.join(topic(&"x".repeat(MAX_URI + 1)), 2).is_none());
+        assert_eq!(topics.join(&topic("more"), 1), None);
+        assert_eq!(topics.join(&topic("more"), 2), Some(false));
+        assert_eq!(topics.join(&topic(&"x".repeat(MAX_URI + 1)), 2), None);
     }
 
     #[test]
     fn an_update_concerns_the_resource_and_its_parts_only() {
+        let covers = |subscribed: &str, uri: &str| {
+            let topics = Topics::default();
+            topics.join(&topic(subscribed), 1);
+            !topics.watchers(&upstream(), &link(), uri).is_empty()
+        };
         assert!(covers("file:///a", "file:///a"));
         assert!(covers("file:///a", "file:///a/b"));
         assert!(covers("file:///a", "file:///a#x"));
+        assert!(covers("file:///a", "file:///a?é#x"));
         assert!(covers("file:///a/", "file:///a/b"));
+        assert!(covers("file:///a/", "file:///a/"));
+        assert!(covers("file:///", "file:///a/"));
+        assert!(!covers("file:///a/", "file:///a"));
         assert!(!covers("file:///a", "file:///ab"));
         assert!(!covers("file:///a/b", "file:///a"));
     }

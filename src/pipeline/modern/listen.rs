@@ -1,11 +1,12 @@
 //! `subscriptions/listen`: one stream of changes for one client, fed by all upstreams (MCP digest §14).
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::{FutureExt, join_all};
+use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -55,6 +56,8 @@ impl Filter {
 pub(in crate::pipeline) struct Listener {
     number: u64,
     route: RouteName,
+    /// Whose it is.
+    holder: hub::Holder,
     filter: Filter,
     waiting: Mutex<Waiting>,
     woken: Notify,
@@ -81,6 +84,11 @@ impl Listener {
     /// The number under which its subscriptions are kept.
     pub(in crate::pipeline) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Whose it is.
+    pub(in crate::pipeline) fn holder(&self) -> &hub::Holder {
+        &self.holder
     }
 
     /// A list of its route has changed.
@@ -174,9 +182,12 @@ pub(in crate::pipeline) async fn listen(
     let (filter, owners) = honoured(cx, wanted).await;
     let number = cx.session.number();
     let route = cx.route.name.clone();
-    let listener =
-        Listener { number, route, filter, waiting: Mutex::default(), woken: Notify::new() };
-    let listener = Arc::new(listener);
+    let holder = match cx.session.principal() {
+        Some(principal) => hub::Holder::Principal(Arc::clone(principal)),
+        None => hub::Holder::at(cx.caller.peer()),
+    };
+    let (waiting, woken) = (Mutex::default(), Notify::new());
+    let listener = Arc::new(Listener { number, route, holder, filter, waiting, woken });
     // Registered before it is acknowledged: no change is missed in between.
     if !hub::hear(cx, &listener) {
         let fault = Fault::new(Reason::Overloaded, "too many subscriptions are open");
@@ -187,8 +198,11 @@ pub(in crate::pipeline) async fn listen(
     outlet.send(acknowledged(id, &listener.filter).into()).await;
 
     let uris = listener.filter.resource_subscriptions.clone().unwrap_or_default();
-    let watches = uris.iter().zip(owners).map(|(uri, owner)| hub::watch(cx, owner, uri));
-    let mut watches = pin!(join_all(watches).fuse());
+    let watches = uris.iter().zip(owners).map(|(uri, owner)| hub::watch(cx, owner, uri).boxed());
+    let watches: Vec<_> = watches.collect();
+    // A few at a time, however many there are.
+    let watches = stream::iter(watches).buffer_unordered(hub::AT_ONCE).collect::<Vec<_>>();
+    let mut watches = pin!(watches.fuse());
     let mut held = Vec::new();
     loop {
         tokio::select! {
@@ -229,13 +243,12 @@ async fn honoured(cx: &Context, wanted: Filter) -> (Filter, Vec<&Arc<Backend>>) 
         known.is_none_or(|hello| hello.caps.subscribe).then_some(backend)
     });
     let owners = join_all(owners).await;
+    let mut seen = HashSet::new();
     let mut served = Vec::new();
     let mut of = Vec::new();
-    for (uri, owner) in uris.into_iter().zip(owners) {
-        if let Some(owner) = owner
-            && !served.contains(&uri)
-        {
-            served.push(uri);
+    for (uri, owner) in uris.iter().zip(owners) {
+        if let Some(owner) = owner.filter(|_| seen.insert(uri)) {
+            served.push(uri.clone());
             of.push(owner);
         }
     }
@@ -284,6 +297,7 @@ mod tests {
         Listener {
             number: 1,
             route: RouteName::new("/mcp").expect("a name"),
+            holder: hub::Holder::Principal("p".into()),
             filter: Filter::default(),
             waiting: Mutex::default(),
             woken: Notify::new(),

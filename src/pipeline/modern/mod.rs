@@ -6,6 +6,7 @@ mod discover;
 mod flight;
 mod listen;
 mod parked;
+mod promises;
 mod rounds;
 mod state;
 mod tasks;
@@ -19,6 +20,7 @@ pub(super) use self::check::params;
 pub(super) use self::discover::discover;
 pub(super) use self::listen::{Listener, listen};
 pub(super) use self::parked::Parked;
+pub(super) use self::promises::Promises;
 pub(super) use self::rounds::{call, relayed};
 pub(super) use self::tasks::task;
 use super::call::Context;
@@ -54,6 +56,7 @@ pub(super) fn one(
         }
     }
     let checked = mcp::check(&message)
+        .and_then(|()| state::check(&message))
         .and_then(|()| check::claims(&message))
         .and_then(|claims| check::headers(&message, &inbound.headers).map(|()| claims));
     let cx = match checked {

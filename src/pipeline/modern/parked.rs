@@ -7,10 +7,12 @@ use dashmap::DashMap;
 use prometheus::IntGauge;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::flight::Flight;
-use crate::pipeline::Pipeline;
 use crate::pipeline::call::Context;
+use crate::pipeline::{Pipeline, Receipt};
 
 /// Most bytes that all parked calls hold.
 const MAX_BYTES: usize = 64 << 20;
@@ -23,6 +25,10 @@ pub(in crate::pipeline) struct Parked {
     calls: DashMap<u128, Entry>,
     bytes: AtomicUsize,
     gauge: IntGauge,
+    /// Ends all of them.
+    ending: CancellationToken,
+    /// Who minds them.
+    minders: TaskTracker,
 }
 
 #[derive(Debug)]
@@ -37,7 +43,15 @@ struct Entry {
 impl Parked {
     /// An empty table that is counted by `gauge`.
     pub(in crate::pipeline) fn new(gauge: IntGauge) -> Self {
-        Self { calls: DashMap::new(), bytes: AtomicUsize::new(0), gauge }
+        let (ending, minders) = (CancellationToken::new(), TaskTracker::new());
+        Self { calls: DashMap::new(), bytes: AtomicUsize::new(0), gauge, ending, minders }
+    }
+
+    /// Ends every call as if its time were up; returns when their upstreams were told.
+    pub(in crate::pipeline) async fn give_up(&self) {
+        self.ending.cancel();
+        self.minders.close();
+        self.minders.wait().await;
     }
 
     /// Takes a call out, for its owner and at the round that it stands at.
@@ -109,13 +123,14 @@ pub(super) fn park(cx: &Context, flight: Box<Flight>) -> Result<u128, Box<Flight
     let mut place = Place { pipeline: Arc::clone(pipeline), handle, size };
     parked.calls.insert(handle, Entry { owner: (*owner).into(), round: flight.round, taken });
     let patience = snapshot.server.park_timeout;
-    let stop = pipeline.stop.clone();
-    pipeline.tasks.spawn(async move {
+    let (stop, ending) = (pipeline.stop.clone(), parked.ending.clone());
+    let minder = async move {
         let mut flight = flight;
         let taker = tokio::select! {
             biased;
             taker = &mut taker => taker.ok(),
             () = stop.cancelled() => None,
+            () = ending.cancelled() => None,
             () = sleep(patience) => None,
             () = flight.drift(&mut place) => None,
         };
@@ -130,6 +145,14 @@ pub(super) fn park(cx: &Context, flight: Box<Flight>) -> Result<u128, Box<Flight
                 flight.settle().await;
             }
         }
-    });
+    };
+    pipeline.tasks.spawn(parked.minders.track_future(minder));
     Ok(handle)
+}
+
+/// What becomes of a parked call when its client never learns how to come back to it: the place is free again.
+pub(super) fn forgotten(cx: &Context, handle: u128) -> Receipt {
+    let pipeline = Arc::clone(&cx.pipeline);
+    // Without its entry nobody can take the call any more, which its minder learns.
+    Receipt::new(move || drop(pipeline.parked.calls.remove(&handle)))
 }

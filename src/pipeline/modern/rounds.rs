@@ -6,7 +6,7 @@ use serde_json::json;
 use smallvec::SmallVec;
 
 use super::flight::{Flight, Token, Turn};
-use super::parked::park;
+use super::parked::{forgotten, park};
 use super::state::{self, State, Then};
 use super::tasks::begun;
 use crate::exchange::bridge::{self, InputRequest};
@@ -53,7 +53,10 @@ pub(in crate::pipeline) async fn call(
             let answered = run(cx, &again, &target, outlet).await?;
             relayed(cx, message, &target, answered, round)
         }
-        Some(State { then: Then::Again(keys), round, .. }) => {
+        Some(State { then: Then::Again(promise), round, .. }) => {
+            // Taken up once: whoever comes again with the same state would make the call twice.
+            let keys = cx.pipeline.promises.redeem(promise);
+            let keys = keys.ok_or_else(|| Ended::Fault(state::not_valid()))?;
             let accepted = keys.iter().all(|key| accepted(&responses, key));
             if !accepted {
                 let text = "The client did not open what this needs".to_owned();
@@ -81,9 +84,7 @@ async fn begin(
         let answered = run(cx, message, target, outlet).await?;
         return relayed(cx, message, target, answered, round);
     }
-    if cx.session.log_rank().is_some() {
-        hub::lower_level(cx, backend).await;
-    }
+    let _wanting = hub::lower_level(cx, backend).await;
     if !may_ask(message.method()) {
         return run(cx, message, target, outlet).await;
     }
@@ -117,6 +118,7 @@ async fn fly(
         let parked = if round > MAX_ROUNDS { Err(flight) } else { park(cx, flight) };
         match parked {
             Ok(handle) => {
+                outlet.owe(forgotten(cx, handle));
                 let state = state::close(cx, message, &name, round, Then::Resume(handle));
                 return asking(&requests, &state.map_err(Ended::Fault)?);
             }
@@ -190,8 +192,9 @@ fn urls(
         return Err(endless(target));
     }
     let keys = requests.iter().map(|request| request.key.clone()).collect();
+    let promise = cx.pipeline.promises.give(keys, state::RELAYED_FOR).ok_or_else(unwritten)?;
     let upstream = target.backend.upstream.name().as_str();
-    let state = state::close(cx, message, upstream, round + 1, Then::Again(keys));
+    let state = state::close(cx, message, upstream, round + 1, Then::Again(promise));
     asking(&requests, &state.map_err(Ended::Fault)?)
 }
 

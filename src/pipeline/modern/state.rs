@@ -15,7 +15,10 @@ use crate::pipeline::call::Context;
 use crate::pipeline::seal::Seal;
 
 /// How long a state of an upstream may be handed back.
-const RELAYED_FOR: Duration = Duration::from_secs(24 * 3600);
+pub(super) const RELAYED_FOR: Duration = Duration::from_secs(24 * 3600);
+/// Longest state that is taken back, as JSON text. What is given out is shorter: the longest of an upstream (64 KiB), each
+/// byte escaped, sealed and in Base64.
+const MAX_STATE: usize = 256 << 10;
 
 /// What is sealed.
 #[derive(Debug, Deserialize, Serialize)]
@@ -38,8 +41,8 @@ pub(super) enum Then {
     Resume(u128),
     /// It is the upstream's: with its own state, as the JSON text of a string, where it gave one.
     Relay(Option<String>),
-    /// The call is made once more when all of these are accepted.
-    Again(Vec<String>),
+    /// The call is made once more, as was promised under this handle.
+    Again(u128),
 }
 
 /// Seals a state for the client of this request.
@@ -64,6 +67,17 @@ pub(super) fn close(
     let failed = || Fault::new(Reason::Internal, "the state of the request cannot be sealed");
     let text = serde_json::to_vec(&state).map_err(|_| failed())?;
     seal(cx).close(&text, &bound(cx)).map_err(|_| failed())
+}
+
+/// Refuses a request whose state is longer than any that is given out, before anything else is done for it.
+pub(super) fn check(message: &Message) -> Result<(), Fault> {
+    match message.member_span(Member::RequestState) {
+        Some(span) if span.range().len() > MAX_STATE => {
+            let text = "Invalid params: requestState is longer than any that was given out";
+            Err(Fault::new(Reason::InvalidParams, text))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// The state that a request hands back; `None` when it has none.
@@ -121,6 +135,24 @@ mod tests {
             r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}","arguments":{arguments}}}}}"#
         );
         digest(&Message::parse(text.into(), 64).expect("a message"))
+    }
+
+    #[test]
+    fn a_state_that_is_too_long_is_refused() {
+        let check = |length: usize| {
+            let state = "s".repeat(length - 2);
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"requestState":"{state}"}}}}"#
+            );
+            check(&Message::parse(text.into(), 64).expect("a message"))
+                .map_err(|fault| fault.reason)
+        };
+        assert_eq!(check(MAX_STATE), Ok(()));
+        assert_eq!(check(MAX_STATE + 1), Err(Reason::InvalidParams));
+        // The longest of an upstream, as it is given out.
+        let longest = serde_json::to_vec(&"\"".repeat(64 << 10)).expect("a text");
+        let sealed = Seal::new(b"secret", "requestState").close(&longest, &[]).expect("sealed");
+        assert!(sealed.len() + 1024 < MAX_STATE, "{}", sealed.len());
     }
 
     #[test]
