@@ -6,6 +6,7 @@ mod aggregation;
 mod batch_upstream;
 mod batches;
 mod calls;
+mod cases;
 mod cases_bytes;
 mod cases_http;
 mod cases_modern;
