@@ -35,7 +35,7 @@ pub use import::{ImportError, Imported, import, load_mcp_servers};
 pub use load::{load, parse};
 pub use methods::{Balance, MethodConfig};
 pub use problem::{Checked, ConfigError, Place, Problem, Problems};
-pub use route::{Names, RouteConfig, Sessions};
+pub use route::{Names, RouteConfig, Sessions, SubscriptionConfig};
 pub use schema::schema;
 pub use server::{ServerConfig, ServerTls};
 pub use types::{OneOrMany, Revision, RouteName, Secret, UpstreamName};

@@ -31,6 +31,29 @@ pub enum Names {
     Plain,
 }
 
+fn most_subscriptions() -> usize {
+    100
+}
+
+/// What belongs to a method that subscribes: its result is an id that notifications carry.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SubscriptionConfig {
+    /// The method of its notifications.
+    pub notification: String,
+    /// The method that ends it; its first parameter is the id.
+    pub unsubscribe: String,
+    /// Where the id stands in a notification, such as `params.subscription`.
+    pub id: String,
+    /// Whether clients that subscribe with the same params share one subscription at the upstream.
+    #[serde(default)]
+    pub share: bool,
+    /// A notification of this method tells a client that the upstream was lost and is subscribed to again, so that
+    /// something may have been missed. Without it, nothing tells.
+    #[serde(default)]
+    pub gap: Option<String>,
+}
+
 /// `[[routes]]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +85,13 @@ pub struct RouteConfig {
     /// Plain JSON-RPC: methods that match one of these patterns are not served.
     #[serde(default)]
     pub deny: Vec<String>,
+    /// Plain JSON-RPC: methods that subscribe, and what belongs to them. Their upstreams are spoken to over WebSocket, and
+    /// so are the clients that call them.
+    #[serde(default)]
+    pub subscriptions: BTreeMap<String, SubscriptionConfig>,
+    /// Plain JSON-RPC: most subscriptions of one client connection.
+    #[serde(default = "most_subscriptions")]
+    pub max_subscriptions: usize,
     /// Plain JSON-RPC: also accept requests without `Content-Type` or with `text/plain`.
     #[serde(default)]
     pub lenient_content_type: bool,

@@ -530,3 +530,37 @@ fn a_pattern_that_leads_nowhere_or_makes_no_sense_is_refused() {
     let warned = warnings(&plain_route("methods.x = { upstreams = [\"c\"], balance = \"order\" }"));
     assert!(warned.iter().any(|text| text.contains("has no effect on one upstream")), "{warned:?}");
 }
+
+#[test]
+fn subscriptions_that_cannot_work_are_refused() {
+    let route = |subscription: &str, more: &str| {
+        plain_route(&format!(
+            "methods = {{ \"eth_*\" = \"ws\", \"*\" = \"c\" }}\nsubscriptions.eth_s = {subscription}\n{more}\n\
+             [upstreams.ws]\nprotocol = \"jsonrpc\"\nurl = \"ws://d/\""
+        ))
+    };
+    let good = "{ notification = \"n\", unsubscribe = \"eth_u\", id = \"params.a.0\", gap = \"g\", share = true }";
+    let read = config(&route(good, "max_subscriptions = 7"));
+    let kind = &read.routes[0].subscriptions["eth_s"];
+    assert_eq!((kind.share, kind.gap.as_deref(), &*kind.id), (true, Some("g"), "params.a.0"));
+    assert_eq!(read.routes[0].max_subscriptions, 7);
+    for (from, to, right) in [
+        ("eth_u", "eth_s", "is ended by `eth_s`, which subscribes itself"),
+        ("params.a.0", "subscription", "is no way into `params`; write it as"),
+        ("\"n\"", "\"\"", "is empty; name a method"),
+        ("share = true", "shared = true", "did you mean `share`"),
+        ("id = \"params.a.0\", ", "", "needs the key `id`"),
+    ] {
+        let problems = problems(&route(&good.replace(from, to), ""));
+        assert!(problems.iter().any(|text| text.contains(right)), "{to}: {problems:#?}");
+    }
+    let problems_of = |more: &str| problems(&route(good, more));
+    let over_http = problems_of(
+        "subscriptions.other = { notification = \"n\", unsubscribe = \"eth_u\", id = \"params.0\" }",
+    );
+    assert!(
+        over_http[0].contains("not spoken to over WebSocket; give it a `ws:` url"),
+        "{over_http:#?}"
+    );
+    assert!(problems_of("max_subscriptions = 0")[0].contains("must be at least 1"));
+}

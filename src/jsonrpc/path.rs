@@ -1,7 +1,11 @@
 //! A value far down in `params`, found by names: for what only a configuration knows.
 
+use super::error::push_string;
 use super::tokens::{colon, peek, scalar, space, string};
 use super::{Message, Span};
+
+/// Most elements that are made up before a value in an array.
+const MOST_BEFORE: usize = 64;
 
 /// The way from `params` to a value: names of members, and places in arrays.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,9 +38,27 @@ impl ParamsPath {
         Some(Span { start: u32::try_from(at).ok()?, end: u32::try_from(end).ok()? })
     }
 
-    /// The steps below `params`.
-    pub fn steps(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|step| &**step)
+    /// The way to the first of params that stand in an array.
+    pub fn first() -> Self {
+        Self(Box::new(["0".into()]))
+    }
+
+    /// Params that hold nothing but this value (JSON text), where the path leads.
+    pub fn enclosing(&self, value: &[u8]) -> Vec<u8> {
+        self.0.iter().rev().fold(value.to_vec(), |inner, step| match step.parse::<usize>() {
+            Ok(place) => {
+                let before = b"null,".repeat(place.min(MOST_BEFORE));
+                [b"[", &before[..], &inner[..], b"]"].concat()
+            }
+            Err(_) => {
+                let mut object = vec![b'{'];
+                push_string(&mut object, step);
+                object.push(b':');
+                object.extend_from_slice(&inner);
+                object.push(b'}');
+                object
+            }
+        })
     }
 }
 
@@ -170,8 +192,21 @@ mod tests {
         for text in ["", "params", "params.", "params..a", "result.a", "subscription", ".params"] {
             assert_eq!(ParamsPath::parse(text), None, "{text}");
         }
-        let path = ParamsPath::parse("params.a.0").expect("a path");
-        assert_eq!(path.steps().collect::<Vec<_>>(), ["a", "0"]);
+    }
+
+    #[test]
+    fn params_are_made_around_a_value() {
+        for (path, right) in [
+            ("params.subscription", r#"{"subscription":7}"#),
+            ("params.a\".b", r#"{"a\"":{"b":7}}"#),
+            ("params.0", "[7]"),
+            ("params.a.2", r#"{"a":[null,null,7]}"#),
+        ] {
+            let path = ParamsPath::parse(path).expect("a path");
+            let params = String::from_utf8(path.enclosing(b"7")).expect("UTF-8");
+            assert_eq!(params, right);
+        }
+        assert_eq!(ParamsPath::parse("params.0"), Some(ParamsPath::first()));
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

@@ -7,6 +7,7 @@ use super::call::{cut_off, no_slot, not_sent};
 use super::ledger::Ledger;
 use super::plain::PlainContext;
 use super::snapshot::{Backend, MethodRule};
+use super::subscriptions::Subscribing;
 use crate::exchange::outcome_of;
 use crate::fault::{Fault, Outcome};
 use crate::jsonrpc::Message;
@@ -130,15 +131,24 @@ impl<'a> Attempts<'a> {
     }
 }
 
+/// How a request is put to an upstream.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way<'s> {
+    /// As a call.
+    Call,
+    /// As what keeps a subscription up, too.
+    Subscription(&'s Subscribing<'s>),
+}
+
 /// Tries one upstream after the other until one answers, or none may be tried any more.
 pub(super) async fn run<'a>(
     cx: &PlainContext,
     message: &Message,
-    attempts: &mut Attempts<'a>,
-    ledger: &mut Ledger<'a>,
+    way: Way<'_>,
+    (attempts, ledger): (&mut Attempts<'a>, &mut Ledger<'a>),
 ) -> Result<Answer, Failed> {
     loop {
-        let failed = match once(cx, message, attempts, ledger).await {
+        let failed = match once(cx, message, way, (attempts, ledger)).await {
             Ok(answer) => return Ok(answer),
             Err(failed) => failed,
         };
@@ -151,8 +161,8 @@ pub(super) async fn run<'a>(
 async fn once<'a>(
     cx: &PlainContext,
     message: &Message,
-    attempts: &Attempts<'a>,
-    ledger: &mut Ledger<'a>,
+    way: Way<'_>,
+    (attempts, ledger): (&Attempts<'a>, &mut Ledger<'a>),
 ) -> Result<Answer, Failed> {
     let backend = attempts.backend();
     ledger.goes_to(backend.upstream.name());
@@ -163,9 +173,15 @@ async fn once<'a>(
     };
     let started = Instant::now();
     let call = backend.timed_call(message.clone(), attempts.limit());
+    let put = async {
+        match way {
+            Way::Call => backend.upstream.call_plain(call).await,
+            Way::Subscription(subscribing) => Box::pin(subscribing.ask(backend, call)).await,
+        }
+    };
     let answer = tokio::select! {
         biased;
-        answer = backend.upstream.call_plain(call) => answer.map_err(Failed::Call),
+        answer = put => answer.map_err(Failed::Call),
         () = cx.pipeline.cut_off() => {
             Err(Failed::CutOff(cut_off(Some(backend.upstream.name().as_str()))))
         }

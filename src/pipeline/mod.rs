@@ -40,6 +40,7 @@ mod rounds;
 mod seal;
 mod snapshot;
 mod socket;
+mod subscriptions;
 mod work;
 
 use std::sync::Arc;

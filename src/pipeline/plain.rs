@@ -6,16 +6,15 @@ use std::time::Instant;
 use futures_util::StreamExt;
 use http::StatusCode;
 
-use super::attempts::{self, Answer, Attempts, Failed, order};
+use super::attempts::{self, Answer, Attempts, Failed, Way, order};
 use super::ledger::{Caller, Ledger};
 use super::reply::{Done, OnHangup, Reply, Run};
 use super::snapshot::{Backend, PlainRoute, Snapshot};
-use super::{Inbound, Outlet, Pipeline, batch};
+use super::{Inbound, Outlet, Pipeline, batch, subscriptions};
 use crate::exchange::outcome_of;
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Body, Chunks, Id, Kind, Message, NullId, Rejected, parse_body};
 use crate::policy::Places;
-use crate::session::Channel;
 
 /// What every request of one POST knows.
 #[derive(Debug)]
@@ -25,11 +24,7 @@ pub(super) struct PlainContext {
     pub(super) route: Arc<PlainRoute>,
     pub(super) caller: Caller,
     /// The WebSocket that it came on: the way for what belongs to no request. `None` over HTTP.
-    #[expect(
-        dead_code,
-        reason = "what belongs to no request is pushed here by those who serve it"
-    )]
-    pub(super) socket: Option<Arc<Channel>>,
+    pub(super) socket: Option<subscriptions::Socket>,
 }
 
 /// Parses what came in (step 1), and refuses what cannot be served.
@@ -37,7 +32,7 @@ pub(super) fn open(
     pipeline: &Arc<Pipeline>,
     route: Arc<PlainRoute>,
     inbound: Inbound,
-    socket: Option<Arc<Channel>>,
+    socket: Option<subscriptions::Socket>,
 ) -> Result<(PlainContext, Body), Rejected> {
     let caller = Caller::of(&inbound);
     let body = parse_body(inbound.payload, &inbound.snapshot.limits);
@@ -89,7 +84,7 @@ pub(super) fn refused(rejected: &Rejected) -> Reply {
     Reply::fault(id, &Fault::from(rejected), None, NullId::Null)
 }
 
-fn fault(id: Option<&Id>, fault: &Fault) -> Done {
+pub(super) fn fault(id: Option<&Id>, fault: &Fault) -> Done {
     match id {
         Some(_) => Done::fault(id, fault, None, NullId::Null),
         // A notification is never answered, not even with an error.
@@ -97,7 +92,7 @@ fn fault(id: Option<&Id>, fault: &Fault) -> Done {
     }
 }
 
-fn silent() -> Done {
+pub(super) fn silent() -> Done {
     Done { status: StatusCode::NO_CONTENT, body: None, retry_after: None }
 }
 
@@ -126,7 +121,11 @@ pub(super) fn refuse(
     done
 }
 
-fn ledger_of<'a>(cx: &'a PlainContext, message: &'a Message, place: Option<usize>) -> Ledger<'a> {
+pub(super) fn ledger_of<'a>(
+    cx: &'a PlainContext,
+    message: &'a Message,
+    place: Option<usize>,
+) -> Ledger<'a> {
     let rule = cx.route.rule(message.method());
     let label = rule.map_or_else(|| cx.pipeline.metrics().label("other"), |rule| rule.label);
     cx.caller.open(label, message, None).at(place)
@@ -137,11 +136,14 @@ pub(super) async fn request(cx: &PlainContext, message: &Message, place: Option<
     if let Some(refusal) = refusal(&cx.route, message) {
         return refuse(cx, message, &refusal, place);
     }
+    if cx.route.subscriptions.concerns(message.method()) {
+        return Box::pin(subscriptions::request(cx, message, place)).await;
+    }
     let mut ledger = ledger_of(cx, message, place);
     let answer = match cx.route.rule(message.method()) {
         Some(rule) => {
             let mut attempts = Attempts::new(rule, order(rule));
-            attempts::run(cx, message, &mut attempts, &mut ledger).await
+            attempts::run(cx, message, Way::Call, (&mut attempts, &mut ledger)).await
         }
         None => Ok(None),
     };
@@ -177,7 +179,8 @@ pub(super) struct Sorted {
 impl Sorted {
     /// One element more.
     pub(super) fn add(&mut self, route: &PlainRoute, place: usize, message: Message) {
-        let served = refusal(route, &message).is_none();
+        let served =
+            refusal(route, &message).is_none() && !route.subscriptions.concerns(message.method());
         let Some((rule, _)) = route.methods.pick(message.method()).filter(|_| served) else {
             return self.alone.push((place, message));
         };
@@ -235,7 +238,8 @@ pub(super) async fn requests(cx: &PlainContext, array: &Array) -> Vec<(usize, Op
     };
     let going_on = alone.into_iter().map(|item| async {
         let message = &item.traveller.message;
-        item.answer = attempts::run(cx, message, &mut item.attempts, &mut item.ledger).await;
+        let way = (&mut item.attempts, &mut item.ledger);
+        item.answer = attempts::run(cx, message, Way::Call, way).await;
     });
     let at_once = cx.snapshot.server.batch_concurrency;
     futures_util::stream::iter(going_on).for_each_concurrent(at_once, |item| item).await;
@@ -279,7 +283,11 @@ async fn together(backend: &Backend, items: &mut [Item<'_>]) {
 }
 
 /// The end of one request: the answer under the client's id, or why there is none.
-fn settle(message: &Message, answer: Result<Answer, Failed>, mut ledger: Ledger<'_>) -> Done {
+pub(super) fn settle(
+    message: &Message,
+    answer: Result<Answer, Failed>,
+    mut ledger: Ledger<'_>,
+) -> Done {
     let id = message.id();
     let (done, outcome) = match (answer, &id) {
         (Ok(Some(answer)), Some(id)) => {

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::lists::Lists;
+use super::subscriptions::Kinds;
 use crate::catalog::{Naming, Upkeep};
 use crate::config::{
     Config, Isolation, MethodConfig, Names, Payloads, Protocol, RouteConfig, RouteName,
@@ -167,6 +168,8 @@ pub struct PlainRoute {
     pub methods: MethodTable,
     /// Where the methods of each pattern go.
     pub rules: Vec<MethodRule>,
+    /// What can be subscribed to.
+    pub(super) subscriptions: Kinds,
     /// Whether requests without a JSON content type are served.
     pub lenient_content_type: bool,
     /// Its metrics.
@@ -381,6 +384,7 @@ fn compile_route(
                 filter: MethodFilter::new(&route.allow, &route.deny)?,
                 methods: MethodTable::new(patterns)?,
                 rules,
+                subscriptions: Kinds::new(route),
                 lenient_content_type: route.lenient_content_type,
                 metrics,
             })))

@@ -12,6 +12,7 @@ use super::legacy::arrival::{Arrival, Taken};
 use super::plain::{self, PlainContext};
 use super::reply::Reply;
 use super::snapshot::{McpRoute, PlainRoute};
+use super::subscriptions::{self, Subscriptions};
 use super::work::{Work, answer, busy_fault, ids, refuse_used, work};
 use super::{Inbound, Outlet, Pipeline, Route, batch, mcp, modern};
 use crate::fault::{Fault, Reason};
@@ -26,6 +27,8 @@ pub struct Socket {
     /// What all its messages have in common; without headers: those of the upgrade say nothing of a message.
     inbound: Inbound,
     channel: Arc<Channel>,
+    /// Of a plain route: what the client has subscribed to.
+    subscriptions: Arc<Subscriptions>,
     out: Listening,
 }
 
@@ -35,7 +38,8 @@ impl Socket {
         let most = inbound.snapshot.server.ws_max_in_flight;
         let channel = Channel::of_socket(inbound.route.name().clone(), None, most);
         let out = channel.read();
-        Self { pipeline: Arc::clone(pipeline), inbound, channel, out }
+        let subscriptions = Subscriptions::new(inbound.route.metrics().streams("subscription"));
+        Self { pipeline: Arc::clone(pipeline), inbound, channel, subscriptions, out }
     }
 
     /// Takes one message; what is left to be done is for the caller to poll.
@@ -76,8 +80,13 @@ impl Socket {
         self.channel.was_too_slow()
     }
 
+    /// Whether it ended since something was lost that its client relies on.
+    pub fn was_cut(&self) -> bool {
+        self.channel.was_cut()
+    }
+
     fn plain(&self, route: &Arc<PlainRoute>, inbound: Inbound) -> Option<Work> {
-        let socket = Some(Arc::clone(&self.channel));
+        let socket = Some(subscriptions::Socket::new(&self.channel, &self.subscriptions));
         let (cx, body) = match plain::open(&self.pipeline, Arc::clone(route), inbound, socket) {
             Ok(opened) => opened,
             Err(rejected) => {
@@ -104,6 +113,7 @@ impl Socket {
         Some(Box::pin(async move {
             let done = plain::request(&cx, &message, None).await;
             answer(&channel, done).await;
+            answered(&cx);
             drop(entered);
         }))
     }
@@ -127,8 +137,10 @@ impl Socket {
         };
         let channel = Arc::clone(&self.channel);
         Some(Box::pin(async move {
-            let done = batch::run_plain(Arc::new(cx), elements).await;
+            let cx = Arc::new(cx);
+            let done = batch::run_plain(Arc::clone(&cx), elements).await;
             answer(&channel, done).await;
+            answered(&cx);
             drop(entered);
         }))
     }
@@ -199,5 +211,12 @@ impl Drop for Socket {
         {
             self.pipeline.end_session(&session);
         }
+    }
+}
+
+/// What a message subscribed to is heard from now on.
+fn answered(cx: &PlainContext) {
+    if let Some(socket) = &cx.socket {
+        socket.answered();
     }
 }

@@ -18,9 +18,9 @@ use crate::config::{RouteName, UpstreamName};
 use crate::fault::Outcome;
 use crate::mcp::{Era, ListKind};
 
-/// Kinds of event streams: one that answers a POST, one that a session keeps open, one of `subscriptions/listen`, and
-/// that of a client of HTTP+SSE.
-const STREAMS: [&str; 5] = ["post", "get", "listen", "sse", "ws"];
+/// Kinds of event streams: one that answers a POST, one that a session keeps open, one of `subscriptions/listen`, that of a
+/// client of HTTP+SSE, a WebSocket, and a subscription on a plain route.
+const STREAMS: [&str; 6] = ["post", "get", "listen", "sse", "ws", "subscription"];
 
 /// A method as metrics name it: an index into the closed set of labels given to [`Metrics::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -38,6 +38,7 @@ mod routes;
 mod seen;
 mod sessions;
 mod stdio;
+mod subscriptions;
 mod tls;
 mod unix;
 mod upkeep;

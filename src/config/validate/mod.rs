@@ -2,6 +2,7 @@
 
 mod route;
 mod server;
+mod subscription;
 mod tls;
 mod upstream;
 

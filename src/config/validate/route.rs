@@ -36,7 +36,9 @@ impl Checks<'_> {
             Protocol::JsonRpc => self.plain_route(route, at),
         }
         let idle: &[&str] = match route.protocol {
-            Protocol::Mcp => &["lenient_content_type", "allow", "deny"],
+            Protocol::Mcp => {
+                &["lenient_content_type", "allow", "deny", "subscriptions", "max_subscriptions"]
+            }
             Protocol::JsonRpc => &["sessions", "batches", "names"],
         };
         for key in idle {
@@ -92,6 +94,7 @@ impl Checks<'_> {
             self.pattern(at.clone(), pattern);
             self.method(route, method, &at);
         }
+        self.subscriptions(route, at);
         for (key, patterns) in [("allow", &route.allow), ("deny", &route.deny)] {
             for pattern in patterns {
                 self.pattern(at.key(key), pattern);

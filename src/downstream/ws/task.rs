@@ -263,6 +263,9 @@ impl Task<'_> {
                 Poll::Ready(true) if self.socket.was_too_slow() => {
                     return Some(End::ours(CloseCode::Again, TOO_SLOW));
                 }
+                Poll::Ready(true) if self.socket.was_cut() => {
+                    return Some(End::ours(CloseCode::Restart, "a subscription was lost"));
+                }
                 Poll::Ready(true) if self.finishing => {
                     return Some(End::ours(CloseCode::Away, "the gateway is shutting down"));
                 }

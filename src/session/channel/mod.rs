@@ -200,6 +200,17 @@ impl Channel {
         self.state.lock().slow
     }
 
+    /// Closes it: the client relies on something that was lost, and should come back.
+    pub fn cut(&self) {
+        self.state.lock().cut = true;
+        self.close();
+    }
+
+    /// Whether it was closed by [`Channel::cut`].
+    pub fn was_cut(&self) -> bool {
+        self.state.lock().cut
+    }
+
     /// Begins to read it; there is one reader.
     pub fn read(self: &Arc<Self>) -> Listening {
         Listening { channel: Arc::clone(self) }

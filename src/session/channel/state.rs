@@ -92,6 +92,8 @@ pub(super) struct State {
     pub(super) life: Life,
     /// The client read too slowly.
     pub(super) slow: bool,
+    /// Something was lost that the client relies on.
+    pub(super) cut: bool,
     /// Waits for something to read.
     pub(super) reader: Option<Waker>,
 }
@@ -110,6 +112,7 @@ impl State {
             phase: Phase::default(),
             life: Life::default(),
             slow: false,
+            cut: false,
             reader: None,
         }
     }

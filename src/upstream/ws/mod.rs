@@ -10,6 +10,7 @@ mod link;
 mod plain;
 mod seat;
 mod socket;
+mod subscribing;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -18,5 +19,5 @@ mod wire;
 pub use feeds::{FeedKind, Listener};
 pub(in crate::upstream) use link::WsLink;
 pub(in crate::upstream) use plain::Plain;
-pub use seat::Feed;
+pub use subscribing::Feed;
 pub(in crate::upstream) use target::Target;

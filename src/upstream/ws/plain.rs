@@ -8,9 +8,11 @@ use tokio::time::Instant;
 
 use super::super::http::worker;
 use super::super::link::LinkContext;
+use super::super::pending::later;
 use super::super::{CallError, OutCall, State};
 use super::feeds::{FeedKind, Listener};
-use super::seat::{self, Feed, Seat};
+use super::seat::{self, Seat};
+use super::subscribing::Feed;
 use super::target::Target;
 use crate::jsonrpc::Message;
 
@@ -35,11 +37,11 @@ impl Plain {
     /// One request or notification. One that was not sent since its connection ended goes over another one.
     pub(in crate::upstream) async fn call(&self, call: &OutCall) -> Outcome {
         let limit = call.timeout.min(call.max_timeout);
-        let began = Instant::now();
+        let due = later(Instant::now(), limit);
         let mut again = true;
         loop {
-            let wire = self.seat().wire(limit.saturating_sub(began.elapsed())).await?;
-            match wire.call(call).await {
+            let wire = self.seat().wire(due.saturating_duration_since(Instant::now())).await?;
+            match wire.call(call, due).await {
                 Err(CallError::Closed { written: false, .. }) if again => again = false,
                 outcome => return outcome,
             }

@@ -1,38 +1,28 @@
 //! The place of one shared connection: dialled when it is first needed, and again each time that it was lost.
 
-use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
+use super::super::CallError;
 use super::super::backoff::Backoff;
 use super::super::link::LinkContext;
 use super::super::pending::later;
-use super::super::{CallError, OutCall};
-use super::feeds::{FeedKind, Feeds, Full, Joined, Left, Listener, Order, Ticket};
+use super::feeds::Feeds;
 use super::socket::{self, End, Ended, Patience};
 use super::target::{Socket, Target};
 use super::wire::Wire;
-use crate::jsonrpc::{Kind, Message, Span};
 
 /// For how long a failure to connect is the answer to all calls; then a call is reason enough to try again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Orders of subscriptions that are carried out at once.
-const MOST_ORDERS: usize = 256;
-/// How long one waits where there is no room in the queue.
-const NO_ROOM: Duration = Duration::from_millis(50);
-
 /// One place. Its task connects, serves the connection, and connects again after a pause.
 #[derive(Debug)]
 pub(super) struct Seat {
-    ctx: LinkContext,
+    pub(super) ctx: LinkContext,
     target: Arc<Target>,
     state: watch::Sender<State>,
     /// Somebody waits for a connection.
@@ -40,7 +30,7 @@ pub(super) struct Seat {
     begun: AtomicBool,
     backoff: Backoff,
     /// What the upstream is subscribed to, whatever the connection.
-    feeds: Arc<Feeds>,
+    pub(super) feeds: Arc<Feeds>,
     /// How many places of the upstream have a connection.
     up: Arc<AtomicUsize>,
 }
@@ -112,7 +102,9 @@ impl Seat {
         {
             return Err(failure.why.again());
         }
-        self.wanted.notify_one();
+        if !matches!(&*state.borrow(), State::Opening) {
+            self.wanted.notify_one();
+        }
         let known = state.wait_for(|state| match state {
             State::Idle | State::Opening => false,
             State::Up(wire) => wire.is_open(),
@@ -189,76 +181,6 @@ impl Seat {
         Instant::now() + self.pause(end.why(), since.elapsed())
     }
 
-    /// Does at the upstream what subscriptions come to, as long as the connection lasts.
-    async fn tend(&self, wire: &Wire) -> Infallible {
-        let mut running = FuturesUnordered::new();
-        loop {
-            let room = MOST_ORDERS.saturating_sub(running.len());
-            tokio::select! {
-                Some(()) = running.next(), if !running.is_empty() => {}
-                orders = self.feeds.orders(room), if room > 0 => {
-                    running.extend(orders.into_iter().map(|order| self.carry_out(wire, order)));
-                }
-            }
-        }
-    }
-
-    async fn carry_out(&self, wire: &Wire, order: Order) {
-        let limit = self.ctx.config.timeout;
-        match order {
-            Order::Ask(feed, request) => {
-                let mut asked = pin!(patiently(wire, &request));
-                let answer = match timeout(limit, &mut asked).await {
-                    Ok(answer) => answer,
-                    Err(_) => {
-                        self.feeds.late(feed, &self.ctx.timeout(limit));
-                        asked.await
-                    }
-                };
-                self.feeds.answered(feed, answer);
-            }
-            Order::End(kind, id) => {
-                let params = [b"[", &id[..], b"]"].concat();
-                let request = Message::request(&kind.unsubscribe, Some(&params));
-                if let Ok(Err(error)) = timeout(limit, patiently(wire, &request)).await {
-                    let upstream = &self.ctx.name;
-                    tracing::debug!(%upstream, %error, "a subscription was not ended");
-                }
-            }
-        }
-    }
-
-    /// Subscribes, or joins those who have: the answer, and what keeps it up.
-    ///
-    /// # Errors
-    /// As for a call.
-    pub(super) async fn subscribe(
-        self: &Arc<Self>,
-        call: &OutCall,
-        kind: &Arc<FeedKind>,
-        listener: Arc<dyn Listener>,
-    ) -> Result<(Message, Feed), CallError> {
-        let limit = call.timeout.min(call.max_timeout);
-        let began = Instant::now();
-        self.wire(limit).await?;
-        let subscribed = self.feeds.subscribe(kind, &call.message, listener);
-        let (ticket, joined) =
-            subscribed.map_err(|Full| CallError::Busy { upstream: self.ctx.name.clone() })?;
-        let feed = Feed { seat: Arc::clone(self), ticket: Some(ticket) };
-        let answer = match joined {
-            Joined::Open(answer) => answer,
-            Joined::Waits(first) => {
-                let left = limit.saturating_sub(began.elapsed());
-                match timeout(left, first).await {
-                    Ok(Ok(first)) => first?,
-                    Ok(Err(_)) => return Err(self.ctx.closed(true, "it was forgotten")),
-                    Err(_) => return Err(self.ctx.timeout(limit)),
-                }
-            }
-        };
-        Ok((answer, feed))
-    }
-
     /// Notes that it cannot be reached. Returns when to try again.
     fn failed(&self, error: CallError, alone: Instant) -> Instant {
         let (now, why) = (Instant::now(), error.to_string());
@@ -289,53 +211,6 @@ impl Seat {
         self.ctx.metrics.connections_active.dec();
         if self.up.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.ctx.metrics.up.set(0);
-        }
-    }
-}
-
-/// A request that nobody may lose for want of room in the queue.
-async fn patiently(wire: &Wire, request: &Message) -> Result<Message, CallError> {
-    loop {
-        match wire.ask(request).await {
-            Err(CallError::Busy { .. }) => sleep(NO_ROOM).await,
-            answer => return answer,
-        }
-    }
-}
-
-/// Keeps a subscription up for one listener. Dropping it takes the listener out; the upstream's subscription ends with
-/// its last one.
-#[derive(Debug)]
-pub struct Feed {
-    seat: Arc<Seat>,
-    /// None once it has left.
-    ticket: Option<Ticket>,
-}
-
-impl Feed {
-    /// Ends it at its client's wish: `call` is the client's request, `id` where in it the upstream's id is to stand. `None`
-    /// when there is nothing to ask the upstream, since others listen or its connection was lost.
-    ///
-    /// # Errors
-    /// As for a call.
-    pub async fn end(mut self, mut call: OutCall, id: Span) -> Result<Option<Message>, CallError> {
-        let Some(ticket) = self.ticket.take() else { return Ok(None) };
-        let Left::Last(_, upstreams) = self.seat.feeds.leave(ticket) else { return Ok(None) };
-        debug_assert_eq!(call.message.kind(), Kind::Request);
-        call.edits.push((id, upstreams));
-        let State::Up(wire) = self.seat.state() else { return Ok(None) };
-        match wire.call(&call).await {
-            // It ended with its connection.
-            Err(CallError::Closed { .. }) => Ok(None),
-            answer => answer,
-        }
-    }
-}
-
-impl Drop for Feed {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.seat.feeds.give_up(ticket);
         }
     }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_tungstenite::tungstenite::error::CapacityError;
+use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -22,6 +23,8 @@ use crate::telemetry::UpstreamMetrics;
 
 /// Messages that are taken at once.
 const BATCH: usize = 64;
+/// Messages that are given away before others have their turn.
+const AT_ONCE: u64 = 64;
 /// Bytes that are handed over before they are flushed.
 const MOST_UNFLUSHED: usize = 64 * 1024;
 /// How long the end of a connection may take.
@@ -141,6 +144,7 @@ async fn read(
     life: &Life,
     metrics: &UpstreamMetrics,
 ) -> End {
+    let mut taken = 0_u64;
     while let Some(next) = stream.next().await {
         life.heard();
         let text = match next {
@@ -153,6 +157,11 @@ async fn read(
         };
         metrics.bytes_in.inc_by(text.len() as u64);
         take(text);
+        taken += 1;
+        if taken.is_multiple_of(AT_ONCE) {
+            // Those for whom it was are to get along with it.
+            yield_now().await;
+        }
     }
     End::Lost("it closed the connection".to_owned())
 }
@@ -221,6 +230,9 @@ fn describe(error: &Error) -> String {
         Error::Io(error) => format!("the connection broke: {}", error.kind()),
         Error::Utf8(_) => "it sent text that is not UTF-8".to_owned(),
         Error::ConnectionClosed | Error::AlreadyClosed => "it closed the connection".to_owned(),
+        Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => {
+            "the connection was cut".to_owned()
+        }
         error => error.to_string(),
     }
 }

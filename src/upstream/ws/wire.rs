@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::super::duplex::salvage_id;
@@ -56,18 +56,21 @@ impl Wire {
         !self.ended.is_cancelled()
     }
 
-    /// One request or notification. Nothing can be cancelled in plain JSON-RPC: the answer to a call that nobody waits
+    /// One request or notification, which is waited for until `due`. Nothing can be cancelled in plain JSON-RPC: the answer to a call that nobody waits
     /// for any more is dropped when it comes.
-    pub(super) async fn call(&self, call: &OutCall) -> Result<Option<Message>, CallError> {
+    pub(super) async fn call(
+        &self,
+        call: &OutCall,
+        due: Instant,
+    ) -> Result<Option<Message>, CallError> {
         if call.message.kind() != Kind::Request {
             self.post(call.plain_text(0).into_bytes(), None)?;
             return Ok(None);
         }
-        let limit = call.timeout.min(call.max_timeout);
         let slot = self.begin(|id| call.plain_text(id))?;
-        match timeout(limit, self.finish(slot)).await {
+        match timeout_at(due, self.finish(slot)).await {
             Ok(answer) => answer.map(Some),
-            Err(_) => Err(self.ctx.timeout(limit)),
+            Err(_) => Err(self.ctx.timeout(call.timeout.min(call.max_timeout))),
         }
     }
 

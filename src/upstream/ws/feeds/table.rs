@@ -190,7 +190,7 @@ impl Table {
         let feed = Feed {
             kind: Arc::clone(kind),
             shape,
-            request: request.clone(),
+            request: copied(request),
             key,
             phase: Phase::Lost,
             answer: None,
@@ -309,7 +309,7 @@ impl Table {
 
     fn opened(&mut self, number: u64, key: (usize, Bytes), answer: Message) {
         let Some(feed) = self.feeds.get_mut(&number) else { return };
-        let before = feed.answer.replace(answer.clone());
+        let before = feed.answer.replace(copied(&answer));
         feed.phase = Phase::Open(key.1.clone());
         let waiting = std::mem::take(&mut feed.waiting);
         let listeners = Arc::clone(&feed.listeners);
@@ -433,6 +433,12 @@ impl Feed {
         self.waiting.retain(|(number, _)| *number != listener);
         Arc::make_mut(&mut self.listeners).retain(|(number, _)| *number != listener);
     }
+}
+
+/// A message that keeps nothing of the text it stood in, which may have been a large array.
+fn copied(message: &Message) -> Message {
+    let text = Bytes::copy_from_slice(message.text());
+    Message::parse_answer(text, u16::MAX).unwrap_or_else(|_| message.clone())
 }
 
 /// What equal subscriptions have in common: method and params, as they are spelt.

@@ -237,6 +237,10 @@ async fn a_call_that_takes_too_long_is_forgotten_and_its_late_answer_is_nobodys(
     rig.end().await;
 }
 
+fn soon() -> tokio::time::Instant {
+    tokio::time::Instant::now() + PATIENCE
+}
+
 #[tokio::test]
 async fn what_was_never_sent_is_told_apart_and_a_full_queue_refuses_one_call() {
     let (ctx, _notices) = context(UpstreamConfig::default());
@@ -245,13 +249,13 @@ async fn what_was_never_sent_is_told_apart_and_a_full_queue_refuses_one_call() {
     let calls: Vec<_> = (0..1024)
         .map(|_| {
             let wire = Arc::clone(&wire);
-            tokio::spawn(async move { wire.call(&call(SUM)).await })
+            tokio::spawn(async move { wire.call(&call(SUM), soon()).await })
         })
         .collect();
     while wire.in_flight() < calls.len() {
         tokio::task::yield_now().await;
     }
-    let Err(CallError::Busy { .. }) = wire.call(&call(SUM)).await else { panic!("taken") };
+    let Err(CallError::Busy { .. }) = wire.call(&call(SUM), soon()).await else { panic!("taken") };
     assert!(wire.is_open());
     let mut sent = Vec::new();
     queue.take(&mut sent, 1).await;
@@ -266,7 +270,7 @@ async fn what_was_never_sent_is_told_apart_and_a_full_queue_refuses_one_call() {
         }
     }
     assert_eq!(written, 1);
-    let Err(CallError::Closed { written: false, .. }) = wire.call(&call(SUM)).await else {
+    let Err(CallError::Closed { written: false, .. }) = wire.call(&call(SUM), soon()).await else {
         panic!("taken");
     };
 }

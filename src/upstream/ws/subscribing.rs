@@ -1,0 +1,141 @@
+//! Subscriptions over one place: made, joined, ended, and made again on the next connection.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::pending::later;
+use super::super::{CallError, OutCall};
+use super::feeds::{FeedKind, Full, Joined, Left, Listener, Order, Ticket};
+use super::seat::{Seat, State};
+use super::wire::Wire;
+use crate::jsonrpc::{Message, Span};
+
+/// Orders of subscriptions that are carried out at once.
+const MOST_ORDERS: usize = 256;
+/// How long one waits where there is no room in the queue.
+const NO_ROOM: Duration = Duration::from_millis(50);
+
+impl Seat {
+    /// Does at the upstream what subscriptions come to, as long as the connection lasts.
+    pub(super) async fn tend(&self, wire: &Wire) -> Infallible {
+        let mut running = FuturesUnordered::new();
+        loop {
+            let room = MOST_ORDERS.saturating_sub(running.len());
+            tokio::select! {
+                Some(()) = running.next(), if !running.is_empty() => {}
+                orders = self.feeds.orders(room), if room > 0 => {
+                    running.extend(orders.into_iter().map(|order| self.carry_out(wire, order)));
+                }
+            }
+        }
+    }
+
+    async fn carry_out(&self, wire: &Wire, order: Order) {
+        let limit = self.ctx.config.timeout;
+        match order {
+            Order::Ask(feed, request) => {
+                let mut asked = pin!(patiently(wire, &request));
+                let answer = match timeout(limit, &mut asked).await {
+                    Ok(answer) => answer,
+                    Err(_) => {
+                        self.feeds.late(feed, &self.ctx.timeout(limit));
+                        asked.await
+                    }
+                };
+                self.feeds.answered(feed, answer);
+            }
+            Order::End(kind, id) => {
+                let params = [b"[", &id[..], b"]"].concat();
+                let request = Message::request(&kind.unsubscribe, Some(&params));
+                if let Ok(Err(error)) = timeout(limit, patiently(wire, &request)).await {
+                    let upstream = &self.ctx.name;
+                    tracing::debug!(%upstream, %error, "a subscription was not ended");
+                }
+            }
+        }
+    }
+
+    /// Subscribes, or joins those who have: the answer, and what keeps it up.
+    ///
+    /// # Errors
+    /// As for a call.
+    pub(super) async fn subscribe(
+        self: &Arc<Self>,
+        call: &OutCall,
+        kind: &Arc<FeedKind>,
+        listener: Arc<dyn Listener>,
+    ) -> Result<(Message, Feed), CallError> {
+        let limit = call.timeout.min(call.max_timeout);
+        let began = Instant::now();
+        self.wire(limit).await?;
+        let subscribed = self.feeds.subscribe(kind, &call.message, listener);
+        let (ticket, joined) =
+            subscribed.map_err(|Full| CallError::Busy { upstream: self.ctx.name.clone() })?;
+        let feed = Feed { seat: Arc::clone(self), ticket: Some(ticket) };
+        let answer = match joined {
+            Joined::Open(answer) => answer,
+            Joined::Waits(first) => {
+                let left = limit.saturating_sub(began.elapsed());
+                match timeout(left, first).await {
+                    Ok(Ok(first)) => first?,
+                    Ok(Err(_)) => return Err(self.ctx.closed(true, "it was forgotten")),
+                    Err(_) => return Err(self.ctx.timeout(limit)),
+                }
+            }
+        };
+        Ok((answer, feed))
+    }
+}
+
+/// A request that nobody may lose for want of room in the queue.
+async fn patiently(wire: &Wire, request: &Message) -> Result<Message, CallError> {
+    loop {
+        match wire.ask(request).await {
+            Err(CallError::Busy { .. }) => sleep(NO_ROOM).await,
+            answer => return answer,
+        }
+    }
+}
+
+/// Keeps a subscription up for one listener. Dropping it takes the listener out; the upstream's subscription ends with
+/// its last one.
+#[derive(Debug)]
+pub struct Feed {
+    seat: Arc<Seat>,
+    /// None once it has left.
+    ticket: Option<Ticket>,
+}
+
+impl Feed {
+    /// Ends it at its client's wish: `call` is the client's request, `id` where in it the upstream's id is to stand. `None`
+    /// when there is nothing to ask the upstream, since others listen or its connection was lost.
+    ///
+    /// # Errors
+    /// As for a call.
+    pub async fn end(mut self, mut call: OutCall, id: Span) -> Result<Option<Message>, CallError> {
+        let Some(ticket) = self.ticket.take() else { return Ok(None) };
+        let Left::Last(_, upstreams) = self.seat.feeds.leave(ticket) else { return Ok(None) };
+        call.edits.push((id, upstreams));
+        let State::Up(wire) = self.seat.state() else { return Ok(None) };
+        let due = later(Instant::now(), call.timeout.min(call.max_timeout));
+        match wire.call(&call, due).await {
+            // It ended with its connection.
+            Err(CallError::Closed { .. }) => Ok(None),
+            answer => answer,
+        }
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.seat.feeds.give_up(ticket);
+        }
+    }
+}
