@@ -44,6 +44,7 @@ fn read(args: &RunArgs) -> Result<Checked, AppError> {
         checked.config.admin.listen = address;
     }
     warn(checked.warnings.iter());
+    warn(summary::unused_proxy(&checked.config, variable));
     Ok(checked)
 }
 
@@ -56,6 +57,7 @@ fn check(file: &Path) -> Result<(), AppError> {
     let checked = load(file)?;
     warn(checked.warnings.iter());
     warn(summary::missing_programs(&checked.config));
+    warn(summary::unused_proxy(&checked.config, variable));
     print(&format!("{} is valid\n\n{}", file.display(), summary::Summary(&checked.config)))
 }
 

@@ -136,6 +136,20 @@ pub(super) fn missing_programs(config: &Config) -> Vec<String> {
     missing.collect()
 }
 
+/// A line when the environment names a proxy that upstreams are not dialled through.
+pub(super) fn unused_proxy(
+    config: &Config,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
+    let tls = |upstream: &UpstreamConfig| {
+        upstream.url.as_ref().is_some_and(|url| matches!(url.scheme(), "https" | "wss"))
+    };
+    let names = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+    let named = |name: &&str| variable(name).is_some_and(|value| !value.is_empty());
+    let name = names.into_iter().find(named).filter(|_| config.upstreams.values().any(tls))?;
+    Some(format!("{name} is set, but upstreams are dialled directly, never through a proxy"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,6 +188,17 @@ admin on http://127.0.0.1:9808 (/metrics, /livez, /readyz)
   sum  calc: http://127.0.0.1:2/rpc
 ";
         assert_eq!(Summary(&config(text)).to_string(), right);
+    }
+
+    #[test]
+    fn a_proxy_that_is_not_used_is_told_where_it_matters() {
+        let variable = |name: &str| (name == "https_proxy").then(|| "http://proxy:3128".into());
+        let far = config("[upstreams.a]\nurl = \"https://a.example/mcp\"");
+        let told = unused_proxy(&far, variable).unwrap_or_default();
+        assert!(told.starts_with("https_proxy is set"), "{told}");
+        assert_eq!(unused_proxy(&far, |_| None), None);
+        let near = config("[upstreams.a]\nurl = \"http://127.0.0.1:1/mcp\"");
+        assert_eq!(unused_proxy(&near, variable), None);
     }
 
     #[test]

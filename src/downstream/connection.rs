@@ -9,6 +9,8 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsStream};
@@ -21,6 +23,8 @@ use super::peek::{Peeked, Version};
 use crate::config::ServerConfig;
 use crate::net::{Peer, Stream};
 
+/// How much of a request is read that came without TLS.
+const UNREAD: u64 = 64 << 10;
 /// Longest time that setting up TLS may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -91,14 +95,35 @@ impl Accepted {
     ) -> io::Result<Option<(Peeked, Version)>> {
         let stream = match (stream, &self.serving.tls) {
             (Stream::Tcp(stream), Some(tls)) => {
-                let accepting = TlsAcceptor::from(tls.current()).accept(stream);
-                let stream = timeout(limit.min(HANDSHAKE), accepting).await??;
-                Stream::Tls(Box::new(TlsStream::from(stream)))
+                let setting_up = set_up(TlsAcceptor::from(tls.current()), stream);
+                timeout(limit.min(HANDSHAKE), setting_up).await??
             }
             (stream, _) => stream,
         };
         timeout(limit, Peeked::at(stream)).await?
     }
+}
+
+/// Sets up TLS. Who speaks HTTP without is told so.
+async fn set_up(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<Stream> {
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase() {
+        tell_plain(stream).await?;
+        return Err(io::Error::other("plain HTTP where TLS is served"));
+    }
+    let stream = acceptor.accept(stream).await?;
+    Ok(Stream::Tls(Box::new(TlsStream::from(stream))))
+}
+
+/// Answers in plain HTTP, and reads some of what was sent, so that the answer is not lost with the connection.
+async fn tell_plain(mut stream: TcpStream) -> io::Result<()> {
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
+        content-length: 35\r\nconnection: close\r\n\r\nthis address is served over https:\n";
+    stream.write_all(ANSWER).await?;
+    stream.shutdown().await?;
+    tokio::io::copy(&mut stream.take(UNREAD), &mut tokio::io::sink()).await?;
+    Ok(())
 }
 
 async fn http1(

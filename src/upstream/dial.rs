@@ -146,7 +146,9 @@ fn explain(error: &io::Error) -> String {
         }
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         // What rustls says of a connection that ends while TLS is set up.
-        io::ErrorKind::UnexpectedEof => "it closed the connection while TLS was set up".to_owned(),
+        io::ErrorKind::UnexpectedEof => {
+            "it closed the connection while TLS was set up; does it speak TLS there?".to_owned()
+        }
         kind if error.raw_os_error().is_none() => {
             tracing::debug!(%kind, "a host name was not resolved");
             "the host name cannot be resolved".to_owned()

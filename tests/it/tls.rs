@@ -100,6 +100,8 @@ async fn clients_are_served_over_tls_and_new_certificates_without_a_restart() {
     let after = Tls { ca: new.pem.clone(), ..Tls::default() };
     assert_eq!(ask(&gateway, &before).await.unwrap(), 200);
     assert!(ask(&gateway, &after).await.is_err(), "of another authority");
+    let plain = gateway.http().post("/rpc", ECHO).await;
+    assert_eq!((plain.status, plain.text()), (400, "this address is served over https:\n"));
 
     // Half of a change makes no sense, and changes nothing.
     let (cert, key) = new.sign("localhost");
@@ -237,7 +239,7 @@ async fn c133_upstreams_are_believed_by_authority_name_and_time_and_asked_with_a
         .rpc(&format!("{methods} \"text\" = \"text\""))
         .start()
         .await;
-    let wrong = ("text", up.addr(), String::new(), Some("does not speak TLS"));
+    let wrong = ("text", up.addr(), String::new(), Some("does it speak TLS there?"));
     for (name, _, _, why) in cases.into_iter().chain([wrong]) {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}","params":[1]}}"#);
         let reply = gateway.http().post("/rpc", body).await;
@@ -303,4 +305,37 @@ async fn wrong_files_are_found_by_check_with_line_and_key() {
     std::fs::write(&file, text.replace(", client_ca = \"none.pem\"", "")).unwrap();
     let ended = run(&["check", file.to_str().unwrap()]).await;
     assert!(ended.stderr.contains("is not the key of the certificate"), "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn websockets_go_over_tls_and_sockets_too() {
+    let ca = Authority::new("ca");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display();
+    write(folder.path(), "tls", &ca.sign("localhost"));
+    std::fs::write(folder.path().join("ca.pem"), &ca.pem).unwrap();
+    let up = Fake::plain().start().await;
+    let far = Setup::new()
+        .listen(&format!("[\"127.0.0.1:0\", \"unix:{path}/far.sock\"]"))
+        .server(&format!("tls = {{ cert = \"{path}/tls.pem\", key = \"{path}/tls.key\" }}"))
+        .plain("node", &up, "")
+        .rpc("\"*\" = \"node\"")
+        .start()
+        .await;
+    let port = far.addr().port();
+    let socket = format!("{path}/far.sock").replace('/', "%2F");
+    let over = |url: &str| format!("protocol = \"jsonrpc\"\nurl = \"{url}\"\n");
+    let tls = format!("tls = {{ ca = \"{path}/ca.pem\" }}");
+    let near = Setup::new()
+        .upstream("tls", &(over(&format!("wss://localhost:{port}/rpc")) + &tls))
+        .upstream("socket", &over(&format!("ws+unix://{socket}/rpc")))
+        .rpc("\"tls\" = \"tls\", \"socket\" = \"socket\"")
+        .start()
+        .await;
+    for method in ["tls", "socket"] {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":[1]}}"#);
+        let reply = near.http().post("/rpc", body).await;
+        assert_eq!(reply.json()["result"], serde_json::json!([1]), "{method}: {}", reply.text());
+        assert_eq!(up.count(method), 1);
+    }
 }

@@ -138,7 +138,8 @@ pub fn describe(error: &Error) -> String {
         Error::InvalidCertificate(Bad::NotValidYet | Bad::NotValidYetContext { .. }) => {
             "its certificate is not valid yet; do the clocks agree?".to_owned()
         }
-        Error::InvalidCertificate(Bad::UnknownIssuer) => {
+        // Of an authority of the same name, but with another key.
+        Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => {
             "its certificate is of an authority that is not trusted here; name that with `ca` in its \
              `tls`"
                 .to_owned()
