@@ -149,6 +149,14 @@ async fn only_clients_with_a_certificate_are_served_where_one_is_asked_for() {
     };
     assert!(told.is_err(), "{told:?}");
     assert_eq!(up.count("echo"), 1);
+    // Over HTTP/2 the refusal meets a connection that others may share.
+    let port = gateway.addr().port();
+    let url = format!("protocol = \"jsonrpc\"\nurl = \"https://localhost:{port}/rpc\"");
+    std::fs::write(folder.path().join("servers.pem"), &ca.pem).unwrap();
+    let url = format!("{url}\ntls = {{ ca = \"{path}/servers.pem\" }}");
+    let near = Setup::new().upstream("far", &url).rpc("\"*\" = \"far\"").start().await;
+    assert_eq!(near.http().post("/rpc", ECHO).await.code(), -31004);
+    near.until_log("why", |log| log.count("it wants a client certificate") == 1).await;
     let ended = patient("the end of a silent connection", silent.read(&mut [0])).await;
     assert!(!matches!(ended, Ok(1..)), "{ended:?}");
 }

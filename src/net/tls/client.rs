@@ -158,7 +158,7 @@ pub fn describe(error: &Error) -> String {
         Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             "it speaks no version of HTTP that it is offered; see `http2`".to_owned()
         }
-        Error::AlertReceived(alert) if is_of_our_certificate(*alert) => {
+        Error::AlertReceived(alert) if OF_OUR_CERTIFICATE.contains(alert) => {
             format!("it refuses the client certificate in its `tls` ({alert:?})")
         }
         Error::InvalidMessage(_) => "it does not speak TLS there".to_owned(),
@@ -166,29 +166,31 @@ pub fn describe(error: &Error) -> String {
     }
 }
 
-/// Whether the upstream refused our certificate, or that we showed none. With TLS 1.3 it says so once a request was sent,
+/// What an upstream has against our certificate, or that we showed none. With TLS 1.3 it says so once a request was sent,
 /// which it did not read.
-pub fn refused_us(error: &Error) -> bool {
+pub fn refusal(error: &Error) -> Option<String> {
     match error {
-        Error::AlertReceived(alert) => {
-            *alert == AlertDescription::CertificateRequired || is_of_our_certificate(*alert)
-        }
-        _ => false,
+        Error::AlertReceived(alert) if OF_OUR_CERTIFICATE.contains(alert) => Some(describe(error)),
+        _ => None,
     }
 }
 
-fn is_of_our_certificate(alert: AlertDescription) -> bool {
-    matches!(
-        alert,
-        AlertDescription::BadCertificate
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::UnknownCA
-            | AlertDescription::AccessDenied
-    )
+/// The same by a text, where nothing else of the error was kept.
+pub fn refusal_in(text: &str) -> Option<String> {
+    let alerts = OF_OUR_CERTIFICATE.iter().map(|alert| Error::AlertReceived(*alert));
+    alerts.into_iter().find(|error| text.contains(&error.to_string())).map(|error| describe(&error))
 }
+
+const OF_OUR_CERTIFICATE: [AlertDescription; 8] = [
+    AlertDescription::CertificateRequired,
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+];
 
 /// The error of TLS that is at the bottom of another one.
 pub fn in_error<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Error> {

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 
-pub use client::{ClientRecipe, describe, in_error, refused_us};
+pub use client::{ClientRecipe, describe, in_error, refusal, refusal_in};
 pub use live::{Live, Recipe};
 pub use server::{HTTP1, HTTP2, ServerRecipe};
 

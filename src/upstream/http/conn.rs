@@ -198,12 +198,12 @@ impl Pool {
             return self.dial_alone().await;
         }
         let (shard, begun) = (self.shard(), Instant::now());
-        let _turn = shard.dialling.acquire().await;
+        let turn = shard.dialling.acquire().await;
         if let Some(lease) = self.join() {
             return Ok(lease);
         }
         if !self.shares.load(Ordering::Relaxed) {
-            drop(_turn);
+            drop(turn);
             return self.dial_alone().await;
         }
         if let Some((at, what)) = &*shard.failed.lock()
@@ -242,9 +242,13 @@ impl Pool {
         let (sender, connection) = shared::handshake(stream, &self.tasks).await?;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let place = Line::first(number, sender, &self.metrics);
-        match self.closed.load(Ordering::Acquire) {
-            true => place.line().close(),
-            false => self.shard().waiting.lock().lines.push(Arc::clone(place.line())),
+        {
+            // Under the lock that [`Pool::close`] takes after it said so.
+            let mut waiting = self.shard().waiting.lock();
+            match self.closed.load(Ordering::Acquire) {
+                true => place.line().close(),
+                false => waiting.lines.push(Arc::clone(place.line())),
+            }
         }
         self.drive(number, Line::drive(Arc::downgrade(place.line()), connection));
         Ok(Lease::Shared(place, Arc::clone(self)))

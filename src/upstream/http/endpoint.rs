@@ -21,7 +21,7 @@ use super::shared::{is_of_request, is_unprocessed, reason};
 use super::timer::{Expired, Timer};
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Chunks;
-use crate::net::tls::{describe, in_error, refused_us};
+use crate::net::tls::{in_error, refusal, refusal_in};
 use crate::telemetry::UpstreamMetrics;
 use crate::upstream::CallError;
 use crate::upstream::dial::{Dialer, NoConnection, Offer};
@@ -301,8 +301,9 @@ impl Endpoint {
 
     /// How a broken connection is told.
     pub(super) fn broken(&self, written: bool, error: &hyper::Error) -> CallError {
-        if let Some(refusal) = in_error(error).filter(|error| refused_us(error)) {
-            let what = describe(refusal);
+        let refused = in_error(error).and_then(refusal);
+        let refused = refused.or_else(|| refusal_in(&reason(error)?.to_string()));
+        if let Some(what) = refused {
             return CallError::Connect { upstream: self.name.clone(), what, source: None };
         }
         if error.is_parse() || error.is_parse_too_large() {
