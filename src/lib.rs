@@ -9,6 +9,7 @@
 //! * [`fault`]: the one table from reason to code, HTTP status and outcome.
 //! * [`config`]: file to checked configuration.
 //! * [`telemetry`]: every metric, log line and label.
+//! * [`budget`]: bytes in flight, and when they are too many.
 //! * [`router`], [`catalog`], [`exchange`]: pure cores: paths, names, the life of a request.
 //! * [`policy`], [`session`], [`upstream`]: what a request passes, belongs to and is sent to.
 //! * [`pipeline`]: the written order of steps of every request.
@@ -17,6 +18,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod budget;
 pub mod catalog;
 pub mod config;
 pub mod downstream;

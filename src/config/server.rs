@@ -74,6 +74,10 @@ pub struct ServerConfig {
     #[serde(with = "units::size")]
     #[schemars(with = "units::Size")]
     pub max_batch_answer: usize,
+    /// Most bytes of request bodies and buffered answers that are held at once; what comes beyond is refused, or not read.
+    #[serde(with = "units::size")]
+    #[schemars(with = "units::Size")]
+    pub max_bytes_in_flight: usize,
     /// Deepest nesting of a message.
     pub max_depth: u16,
     /// Largest request head.
@@ -148,6 +152,7 @@ impl Default for ServerConfig {
             batch_concurrency: 10,
             batch_timeout: None,
             max_batch_answer: 32 << 20,
+            max_bytes_in_flight: 512 << 20,
             max_depth: 128,
             max_header: 32 << 10,
             max_streams: 256,

@@ -290,6 +290,7 @@ fn limits_that_would_stop_everything_are_refused() {
         "max_body",
         "max_batch",
         "max_batch_answer",
+        "max_bytes_in_flight",
         "batch_concurrency",
         "max_connections",
         "max_sessions",

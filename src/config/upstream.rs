@@ -98,6 +98,10 @@ pub struct UpstreamConfig {
     #[serde(with = "units::size")]
     #[schemars(with = "units::Size")]
     pub max_message: usize,
+    /// Plain JSON-RPC over HTTP: an answer that is larger goes to a client of a single call while it still comes.
+    #[serde(with = "units::size")]
+    #[schemars(with = "units::Size")]
+    pub stream_above: usize,
     /// Plain JSON-RPC over HTTP: the upstream answers batches itself, so elements may travel together.
     pub batch: bool,
     /// Most elements that travel together (with `batch`); more of them travel in several arrays.
@@ -151,6 +155,7 @@ impl Default for UpstreamConfig {
             max_concurrency: 64,
             max_queue: 256,
             max_message: 16 << 20,
+            stream_above: 256 << 10,
             batch: false,
             max_batch: None,
             connections: 1,

@@ -1,6 +1,5 @@
 //! Bodies of answers.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -17,6 +16,11 @@ use crate::jsonrpc::Chunks;
 use crate::pipeline::{Done, Listening, OnHangup, Outlet, Receipt, Recorder, Run, Standing};
 use crate::wire::{KEEP_ALIVE, encode_endpoint, encode_event, encode_priming};
 
+/// An answer that cannot be completed: its connection or stream ends in a way that shows it.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the answer was cut short")]
+pub(super) struct CutShort;
+
 /// The body of any answer.
 pub(super) enum OutBody {
     /// A message known as a whole, slice by slice.
@@ -27,6 +31,8 @@ pub(super) enum OutBody {
     Exchange(Box<ExchangeBody>),
     /// A standing stream.
     Stream(Box<StreamBody>),
+    /// A large answer that still comes.
+    Pieces(Box<PieceBody>),
 }
 
 /// A message on whose delivery something hangs.
@@ -63,12 +69,12 @@ impl OutBody {
 
 impl Body for OutBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = CutShort;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, CutShort>>> {
         let data = match self.get_mut() {
             Self::Message(chunks, next) => {
                 let slice = chunks.slices().get(*next).cloned();
@@ -78,6 +84,10 @@ impl Body for OutBody {
             Self::Owed(owed) => owed.poll(),
             Self::Exchange(body) => ready!(body.poll(cx)),
             Self::Stream(body) => ready!(body.poll(cx)),
+            Self::Pieces(body) => {
+                let piece = ready!(body.poll(cx));
+                return Poll::Ready(piece.map(|piece| piece.map(Frame::data)));
+            }
         };
         Poll::Ready(data.map(|data| Ok(Frame::data(data))))
     }
@@ -86,7 +96,7 @@ impl Body for OutBody {
         match self {
             Self::Message(chunks, next) => *next >= chunks.slices().len(),
             Self::Owed(owed) => owed.next >= owed.chunks.slices().len(),
-            Self::Exchange(_) | Self::Stream(_) => false,
+            Self::Exchange(_) | Self::Stream(_) | Self::Pieces(_) => false,
         }
     }
 
@@ -94,7 +104,7 @@ impl Body for OutBody {
         let (chunks, next) = match self {
             Self::Message(chunks, next) => (chunks, *next),
             Self::Owed(owed) => (&owed.chunks, owed.next),
-            Self::Exchange(_) | Self::Stream(_) => return SizeHint::default(),
+            Self::Exchange(_) | Self::Stream(_) | Self::Pieces(_) => return SizeHint::default(),
         };
         let left = chunks.slices().iter().skip(next).map(Bytes::len).sum::<usize>();
         SizeHint::with_exact(left as u64)
@@ -271,6 +281,36 @@ impl ExchangeBody {
                     return Poll::Ready(last.map(|message| self.event(&message)));
                 }
                 Poll::Pending if self.outlet.is_empty() => return self.pulse.poll(cx).map(Some),
+                Poll::Pending => {}
+            }
+        }
+    }
+}
+
+/// A large answer, piece by piece as its exchange sends them.
+pub(super) struct PieceBody {
+    running: Running,
+    outlet: Arc<Outlet>,
+    bytes: IntCounter,
+}
+
+impl PieceBody {
+    pub(super) fn new(running: Running, outlet: Arc<Outlet>, bytes: &IntCounter) -> Self {
+        Self { running, outlet, bytes: bytes.clone() }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, CutShort>>> {
+        loop {
+            if let Some(piece) = self.outlet.try_next() {
+                self.bytes.inc_by(piece.len() as u64);
+                return Poll::Ready(Some(Ok(piece.into_bytes())));
+            }
+            match self.running.poll(cx) {
+                // What it sent last goes out first.
+                Poll::Ready(Some(_)) => {}
+                Poll::Ready(None) if self.outlet.is_whole() => return Poll::Ready(None),
+                Poll::Ready(None) => return Poll::Ready(Some(Err(CutShort))),
+                Poll::Pending if self.outlet.is_empty() => return Poll::Pending,
                 Poll::Pending => {}
             }
         }

@@ -7,13 +7,13 @@ use std::time::Duration;
 use http::header::{
     ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER,
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
 use super::accept::{Accepts, is_json, is_undeclared};
-use super::body::{ExchangeBody, OutBody, Running, StreamBody};
+use super::body::{ExchangeBody, OutBody, PieceBody, Running, StreamBody};
 use super::inflate::Coding;
 use super::{Serving, cors, inflate, intake, ws};
 use crate::fault::{Fault, Reason};
@@ -183,9 +183,14 @@ async fn post(
         }
     };
     let server = &snapshot.server;
-    let read = intake::read(&mut body, coding, server.max_body, server.body_timeout).await;
+    let limits = (server.max_body, &snapshot.budget);
+    let read = intake::read(&mut body, coding, limits, server.body_timeout).await;
     let payload = match read {
         Ok(payload) => payload,
+        Err(intake::Unread::Full) => {
+            tasks.spawn(intake::drain(body));
+            return overloaded();
+        }
         Err(intake::Unread::TooLarge) => {
             tasks.spawn(intake::drain(body));
             let fault = Fault::new(
@@ -209,10 +214,15 @@ async fn post(
     route.metrics().bytes_in.inc_by(payload.len() as u64);
     let inbound =
         Inbound { payload, ..inbound(connection, Arc::clone(&snapshot), route, parts.headers) };
+    let version = parts.version;
     let reply = match spot {
         Spot::Messages => connection.pipeline.deliver(inbound, token(&parts.uri)),
         Spot::Own | Spot::Events => connection.pipeline.post(inbound).await,
     };
+    // Before HTTP/1.1 the end of a body is the end of its connection: one that is cut short could be taken as whole.
+    if let (Reply::Run(run), true) = (&reply, version >= Version::HTTP_11) {
+        run.outlet.accept_pieces();
+    }
     send(connection, &snapshot, reply, accepts).await
 }
 
@@ -310,6 +320,8 @@ enum First {
     Done(Done),
     /// Something precedes its answer, or it takes long.
     Stream(Option<Done>),
+    /// Its answer is large, and comes in pieces.
+    Pieces,
 }
 
 /// Answers with JSON when the answer is the first thing that comes, else with a stream (MCP digest §7.5).
@@ -321,7 +333,11 @@ async fn exchange(run: Run, tasks: &TaskTracker, patience: Duration, accepts: Ac
         let mut silence = std::pin::pin!(tokio::time::sleep(patience));
         std::future::poll_fn(|cx| {
             loop {
-                if let Poll::Ready(Some(done)) = running.poll(cx) {
+                let polled = running.poll(cx);
+                if outlet.is_pieces() {
+                    return Poll::Ready(First::Pieces);
+                }
+                if let Poll::Ready(Some(done)) = polled {
                     let streams = accepts.events && outlet.is_stream();
                     return Poll::Ready(if streams {
                         First::Stream(Some(done))
@@ -358,6 +374,12 @@ async fn exchange(run: Run, tasks: &TaskTracker, patience: Duration, accepts: Ac
             }
             answer
         }
+        First::Pieces => {
+            let body = PieceBody::new(running, outlet, &metrics.bytes_out);
+            let mut answer = Response::new(OutBody::Pieces(Box::new(body)));
+            answer.headers_mut().insert(CONTENT_TYPE, JSON);
+            answer
+        }
         First::Stream(done) => {
             let counts = (metrics.streams("post"), &metrics.bytes_out);
             let body = ExchangeBody::new(running, outlet, done, patience, counts);
@@ -378,6 +400,16 @@ fn finished(done: Done, metrics: &RouteMetrics, accepts: Accepts) -> Answer {
         None => empty(done.status),
     };
     retry(&mut answer, done.retry_after);
+    answer
+}
+
+/// Too much is held already: what comes now is refused before it is read.
+fn overloaded() -> Answer {
+    let text = "the gateway is overloaded: it holds too many bytes at once";
+    let mut fault = Fault::new(Reason::Overloaded, text);
+    fault.retry_after = Some(Duration::from_secs(1));
+    let mut answer = message(StatusCode::SERVICE_UNAVAILABLE, error_text(&fault));
+    retry(&mut answer, fault.retry_after);
     answer
 }
 

@@ -1,5 +1,6 @@
 //! Reading a request body within its limits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -9,6 +10,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::inflate::{Coding, Inflater};
+use crate::budget::{Budget, Full};
 
 /// Why there is no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,19 +21,28 @@ pub(super) enum Unread {
     TimedOut,
     /// The client broke it off, or it is framed or compressed wrongly.
     Broken,
+    /// The gateway holds too many bytes already.
+    Full,
+}
+
+impl From<Full> for Unread {
+    fn from(_: Full) -> Self {
+        Self::Full
+    }
 }
 
 /// Reads a whole body. One that announces itself as too large is refused without being read. The limit is that of the
-/// content, whatever it is compressed to.
+/// content, whatever it is compressed to. It counts as long as any of it is there.
 pub(super) async fn read(
     body: &mut Incoming,
     coding: Option<Coding>,
-    limit: usize,
+    (limit, budget): (usize, &Arc<Budget>),
     pause: Duration,
 ) -> Result<Bytes, Unread> {
     if let Some(coding) = coding {
         // Seldom, and large.
-        return Box::pin(read_inflated(body, coding, limit, pause)).await;
+        let text = Box::pin(read_inflated(body, coding, limit, pause)).await?;
+        return Ok(budget.hold(text.len())?.keep(text));
     }
     let announced = body.size_hint();
     if announced.lower() > limit as u64 {
@@ -41,19 +52,23 @@ pub(super) async fn read(
     let first = match next(body, pause).await? {
         Some(first) if first.len() > limit => return Err(Unread::TooLarge),
         // The usual case: all of it came at once.
-        Some(first) if Some(first.len()) == exact => return Ok(first),
+        Some(first) if Some(first.len()) == exact => {
+            return Ok(budget.hold(first.len())?.keep(first));
+        }
         Some(first) => first,
         None => return Ok(Bytes::new()),
     };
+    let mut held = budget.hold(first.len())?;
     let mut whole = BytesMut::with_capacity(exact.unwrap_or(0).max(first.len()));
     whole.extend_from_slice(&first);
     while let Some(more) = next(body, pause).await? {
         if whole.len() + more.len() > limit {
             return Err(Unread::TooLarge);
         }
+        held.grow(more.len())?;
         whole.extend_from_slice(&more);
     }
-    Ok(whole.freeze())
+    Ok(held.keep(whole.freeze()))
 }
 
 async fn read_inflated(

@@ -9,11 +9,14 @@ use super::plain::PlainContext;
 use super::snapshot::{Backend, MethodRule};
 use super::subscriptions::Subscribing;
 use crate::exchange::outcome_of;
-use crate::fault::{Fault, Outcome};
+use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::Message;
 use crate::policy::{NoSlot, Places, Slot};
-use crate::telemetry::RetryReason;
-use crate::upstream::{CallError, Retry};
+use crate::telemetry::{MethodLabel, RetryReason};
+use crate::upstream::{CallError, LargeAnswer, PlainAnswer, Retry};
+
+/// With less time than this nothing is tried any more.
+const WORTHWHILE: Duration = Duration::from_millis(5);
 
 /// What a call came to; nothing for a notification.
 pub(super) type Answer = Option<Message>;
@@ -33,6 +36,11 @@ impl Failed {
     /// No slot of that upstream became free.
     pub(super) fn slot(backend: &Backend, refusal: NoSlot) -> Self {
         Self::Slot(no_slot(refusal, backend.upstream.name().as_str()))
+    }
+
+    /// What cannot be.
+    pub(super) fn internal() -> Self {
+        Self::CutOff(Fault::new(Reason::Internal, "Internal error"))
     }
 
     /// Why the call may be made again on another upstream; `None`: it may not.
@@ -55,7 +63,7 @@ impl Failed {
             CallError::Timeout { .. } => RetryReason::Timeout,
             CallError::Status { .. } => RetryReason::Status,
             CallError::Protocol { .. } | CallError::HeaderMismatch { .. } => RetryReason::Protocol,
-            CallError::Busy { .. } => RetryReason::Overloaded,
+            CallError::Busy { .. } | CallError::NoRoom { .. } => RetryReason::Overloaded,
         })
     }
 
@@ -68,6 +76,36 @@ impl Failed {
                 error.to_fault()
             }
         }
+    }
+}
+
+/// How far a call came.
+#[derive(Debug)]
+pub(super) enum Came<'a> {
+    /// To its end.
+    Answer(Answer),
+    /// To an answer that is still coming.
+    Large(Flow<'a>),
+}
+
+/// A large answer, and what is kept as long as it comes.
+#[derive(Debug)]
+pub(super) struct Flow<'a> {
+    pub(super) answer: Box<LargeAnswer>,
+    backend: &'a Backend,
+    started: Instant,
+    _slot: Slot,
+}
+
+impl Flow<'_> {
+    /// The upstream's name.
+    pub(super) fn upstream(&self) -> &str {
+        self.backend.upstream.name().as_str()
+    }
+
+    /// It has ended.
+    pub(super) fn ended(&self, method: MethodLabel, outcome: Outcome) {
+        self.backend.metrics.call_ended(method, outcome, self.started.elapsed());
     }
 }
 
@@ -104,13 +142,10 @@ impl<'a> Attempts<'a> {
 
     /// How long this attempt may take. One that may be followed by another takes at most the upstream's own timeout.
     pub(super) fn limit(&self) -> Duration {
-        let whole = self.rule.time();
         let left = match self.failed {
-            0 => whole,
-            _ => whole.saturating_sub(self.began.elapsed()),
+            0 => self.rule.time(),
+            _ => self.left(),
         };
-        // Told to the client: no fractions that mean nothing.
-        let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
         let followed = self.rule.idempotent && self.failed + 1 < self.places.len();
         match self.rule.timeout {
             Some(_) if !followed => left,
@@ -118,11 +153,16 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// What is left of the time for all attempts, in whole milliseconds, since it is told to the client.
+    fn left(&self) -> Duration {
+        let left = self.rule.time().saturating_sub(self.began.elapsed());
+        Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// Whether the call goes on with another upstream, which is then the one to try.
     pub(super) fn go_on(&mut self, failed: &Failed) -> bool {
         let Some(reason) = failed.reason(self.rule.idempotent) else { return false };
-        let over = self.began.elapsed() >= self.rule.time();
-        if over || self.failed + 1 >= self.places.len() {
+        if self.left() < WORTHWHILE || self.failed + 1 >= self.places.len() {
             return false;
         }
         self.backend().metrics.retried(reason);
@@ -136,20 +176,35 @@ impl<'a> Attempts<'a> {
 pub(super) enum Way<'s> {
     /// As a call.
     Call,
+    /// As a call whose answer may still be coming when it is large.
+    Large,
     /// As what keeps a subscription up, too.
     Subscription(&'s Subscribing<'s>),
 }
 
-/// Tries one upstream after the other until one answers, or none may be tried any more.
+/// Tries one upstream after the other until one answers, or none may be tried any more. The answer is read whole.
 pub(super) async fn run<'a>(
     cx: &PlainContext,
     message: &Message,
     way: Way<'_>,
     (attempts, ledger): (&mut Attempts<'a>, &mut Ledger<'a>),
 ) -> Result<Answer, Failed> {
+    match come(cx, message, way, (attempts, ledger)).await? {
+        Came::Answer(answer) => Ok(answer),
+        Came::Large(_) => Err(Failed::internal()),
+    }
+}
+
+/// The same; a large answer may still be coming, if the way says so.
+pub(super) async fn come<'a>(
+    cx: &PlainContext,
+    message: &Message,
+    way: Way<'_>,
+    (attempts, ledger): (&mut Attempts<'a>, &mut Ledger<'a>),
+) -> Result<Came<'a>, Failed> {
     loop {
         let failed = match once(cx, message, way, (attempts, ledger)).await {
-            Ok(answer) => return Ok(answer),
+            Ok(came) => return Ok(came),
             Err(failed) => failed,
         };
         if !attempts.go_on(&failed) {
@@ -163,10 +218,10 @@ async fn once<'a>(
     message: &Message,
     way: Way<'_>,
     (attempts, ledger): (&Attempts<'a>, &mut Ledger<'a>),
-) -> Result<Answer, Failed> {
+) -> Result<Came<'a>, Failed> {
     let backend = attempts.backend();
     ledger.goes_to(backend.upstream.name());
-    let _slot = tokio::select! {
+    let slot = tokio::select! {
         biased;
         slot = slot(backend, attempts.limit()) => slot?,
         () = cx.pipeline.cut_off() => return Err(Failed::CutOff(not_sent(backend))),
@@ -175,8 +230,11 @@ async fn once<'a>(
     let call = backend.timed_call(message.clone(), attempts.limit());
     let put = async {
         match way {
-            Way::Call => backend.upstream.call_plain(call).await,
-            Way::Subscription(subscribing) => Box::pin(subscribing.ask(backend, call)).await,
+            Way::Call => backend.upstream.call_plain(call).await.map(PlainAnswer::from),
+            Way::Large => backend.upstream.call_plain_large(call).await,
+            Way::Subscription(subscribing) => {
+                Box::pin(subscribing.ask(backend, call)).await.map(PlainAnswer::from)
+            }
         }
     };
     let answer = tokio::select! {
@@ -188,9 +246,18 @@ async fn once<'a>(
     };
     let took = started.elapsed();
     ledger.waited(took);
+    let answer = match answer {
+        Ok(PlainAnswer::Large(answer)) => {
+            backend.standing.reached();
+            return Ok(Came::Large(Flow { answer, backend, started, _slot: slot }));
+        }
+        Ok(PlainAnswer::Whole(answer)) => Ok(Some(answer)),
+        Ok(PlainAnswer::None) => Ok(None),
+        Err(failed) => Err(failed),
+    };
     noted(backend, &answer);
     backend.metrics.call_ended(ledger.method(), outcome(&answer), took);
-    answer
+    answer.map(Came::Answer)
 }
 
 /// Remembers whether the upstream could be connected.

@@ -12,7 +12,7 @@ use http::StatusCode;
 use super::call::{Context, cut_off};
 use super::plain::{self, PlainContext, Sorted};
 use super::reply::Done;
-use super::{Backend, Outlet, Pipeline, legacy, mcp};
+use super::{Backend, Outlet, Pipeline, Snapshot, legacy, mcp};
 use crate::config::ServerConfig;
 use crate::exchange::Assembly;
 use crate::fault::{Fault, Reason};
@@ -49,7 +49,7 @@ pub(super) async fn run_mcp(cx: Arc<Context>, elements: Vec<Element>, outlet: Ar
         }
     }
     let body = gather(&cx.pipeline, assembly, jobs, server, longest(&cx.route.backends)).await;
-    finish(body, StatusCode::ACCEPTED)
+    finish(&cx.snapshot, body, StatusCode::ACCEPTED)
 }
 
 /// A batch of a plain route.
@@ -89,7 +89,7 @@ pub(super) async fn run_plain(cx: Arc<PlainContext>, elements: Vec<Element>) -> 
     }
     let longest = cx.route.longest_timeout();
     let body = gather(&cx.pipeline, assembly, jobs, server, longest).await;
-    finish(body, StatusCode::NO_CONTENT)
+    finish(&cx.snapshot, body, StatusCode::NO_CONTENT)
 }
 
 /// A batch that is not run: each of its requests is answered with this fault, in at most `max` bytes.
@@ -171,9 +171,10 @@ async fn gather(
     assembly.finish().map(Chunks::from)
 }
 
-fn finish(body: Option<Chunks>, silent: StatusCode) -> Done {
+fn finish(snapshot: &Snapshot, body: Option<Chunks>, silent: StatusCode) -> Done {
     match body {
-        Some(body) => Done::ok(body),
+        // A copy of answers that are counted; those are gone by now.
+        Some(body) => Done::ok(snapshot.budget.admit(body.len()).keep(body.into_bytes())),
         None => Done { status: silent, body: None, retry_after: None },
     }
 }

@@ -158,6 +158,11 @@ impl<'a> Ledger<'a> {
         }
     }
 
+    /// What went to the client in pieces.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        self.bytes_out = bytes;
+    }
+
     /// It has ended.
     pub(super) fn end(mut self, outcome: Outcome) {
         self.finish(outcome);

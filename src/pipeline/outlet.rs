@@ -20,6 +20,12 @@ pub struct Outlet {
     streams: AtomicBool,
     /// What hangs on the answer's delivery.
     owed: Mutex<Option<Receipt>>,
+    /// The client can be sent an answer in pieces, so that it sees when one is cut short.
+    takes_pieces: AtomicBool,
+    /// What waits are pieces of the answer.
+    pieces: AtomicBool,
+    /// All of them were sent.
+    whole: AtomicBool,
 }
 
 /// Something that is of no use unless the client gets the answer: undone when this is dropped before.
@@ -86,6 +92,36 @@ impl Outlet {
     /// Whether the answer is going to be a stream: something waits to be sent, or will be.
     pub fn is_stream(&self) -> bool {
         self.streams.load(Ordering::Relaxed) || !self.is_empty()
+    }
+
+    /// An answer may come in pieces: the client's transport tells a whole one from one that was cut short.
+    pub fn accept_pieces(&self) {
+        self.takes_pieces.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the answer may come in pieces.
+    pub(super) fn takes_pieces(&self) -> bool {
+        self.takes_pieces.load(Ordering::Relaxed)
+    }
+
+    /// What is sent from now on are pieces of the answer.
+    pub(super) fn begin_pieces(&self) {
+        self.pieces.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what waits are pieces of the answer.
+    pub fn is_pieces(&self) -> bool {
+        self.pieces.load(Ordering::Relaxed)
+    }
+
+    /// The last piece was sent.
+    pub(super) fn end_pieces(&self) {
+        self.whole.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the pieces that were sent are the whole answer. One that is not must never be taken as whole.
+    pub fn is_whole(&self) -> bool {
+        self.whole.load(Ordering::Relaxed)
     }
 
     /// The next message if one waits.

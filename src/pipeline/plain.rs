@@ -6,15 +6,18 @@ use std::time::Instant;
 use futures_util::StreamExt;
 use http::StatusCode;
 
-use super::attempts::{self, Answer, Attempts, Failed, Way, order};
+use super::attempts::{self, Answer, Attempts, Came, Failed, Flow, Way, order};
+use super::call::cut_off;
 use super::ledger::{Caller, Ledger};
 use super::reply::{Done, OnHangup, Reply, Run};
 use super::snapshot::{Backend, PlainRoute, Snapshot};
 use super::{Inbound, Outlet, Pipeline, batch, subscriptions};
+use crate::config::Payloads;
 use crate::exchange::outcome_of;
 use crate::fault::{Fault, Outcome, Reason};
 use crate::jsonrpc::{Body, Chunks, Id, Kind, Message, NullId, Rejected, parse_body};
 use crate::policy::Places;
+use crate::upstream::CallError;
 
 /// What every request of one POST knows.
 #[derive(Debug)]
@@ -55,13 +58,14 @@ pub(super) fn post(pipeline: &Arc<Pipeline>, route: Arc<PlainRoute>, inbound: In
         Err(rejected) => return refused(&rejected),
     };
     let outlet = Arc::new(Outlet::default());
+    let pieces = Arc::clone(&outlet);
     let run = |future| {
         Reply::Run(Run { future, outlet, on_hangup: OnHangup::Cancel, session: None, metrics })
     };
     match body {
         Body::One(message) => match refusal(&cx.route, &message) {
             Some(refusal) => Reply::done(refuse(&cx, &message, &refusal, None)),
-            None => run(Box::pin(async move { request(&cx, &message, None).await })),
+            None => run(Box::pin(async move { alone(&cx, &message, &pieces).await })),
         },
         Body::Batch(elements) => {
             cx.route.metrics.batch_elements.observe(elements.len() as f64);
@@ -133,6 +137,21 @@ pub(super) fn ledger_of<'a>(
 
 /// One request or notification. `place`: where it stands in its batch.
 pub(super) async fn request(cx: &PlainContext, message: &Message, place: Option<usize>) -> Done {
+    answer(cx, message, place, None).await
+}
+
+/// One request that is all of its exchange: its client can take a large answer while it comes. Texts are logged whole.
+async fn alone(cx: &PlainContext, message: &Message, outlet: &Outlet) -> Done {
+    let pieces = outlet.takes_pieces() && cx.snapshot.payloads == Payloads::Off;
+    answer(cx, message, None, pieces.then_some(outlet)).await
+}
+
+async fn answer(
+    cx: &PlainContext,
+    message: &Message,
+    place: Option<usize>,
+    outlet: Option<&Outlet>,
+) -> Done {
     if let Some(refusal) = refusal(&cx.route, message) {
         return refuse(cx, message, &refusal, place);
     }
@@ -143,11 +162,58 @@ pub(super) async fn request(cx: &PlainContext, message: &Message, place: Option<
     let answer = match cx.route.rule(message.method()) {
         Some(rule) => {
             let mut attempts = Attempts::new(rule, order(rule));
-            attempts::run(cx, message, Way::Call, (&mut attempts, &mut ledger)).await
+            let way = if outlet.is_some() { Way::Large } else { Way::Call };
+            attempts::come(cx, message, way, (&mut attempts, &mut ledger)).await
         }
-        None => Ok(None),
+        None => Ok(Came::Answer(None)),
     };
-    settle(message, answer, ledger)
+    match (answer, outlet) {
+        (Ok(Came::Large(flow)), Some(outlet)) => Box::pin(pour(cx, flow, outlet, ledger)).await,
+        (Ok(Came::Large(_)), None) => settle(message, Err(Failed::internal()), ledger),
+        (Ok(Came::Answer(answer)), _) => settle(message, Ok(answer), ledger),
+        (Err(failed), _) => settle(message, Err(failed), ledger),
+    }
+}
+
+/// Hands a large answer to the client while it comes. What ends before its last piece is never taken as whole.
+async fn pour(
+    cx: &PlainContext,
+    mut flow: Flow<'_>,
+    outlet: &Outlet,
+    mut ledger: Ledger<'_>,
+) -> Done {
+    outlet.begin_pieces();
+    let began = Instant::now();
+    let mut sent = 0;
+    let ended = tokio::select! {
+        biased;
+        ended = poured(&mut flow, outlet, &mut sent) => ended.map_err(Failed::Call),
+        () = cx.pipeline.cut_off() => Err(Failed::CutOff(cut_off(Some(flow.upstream())))),
+    };
+    let outcome = match ended {
+        Ok(()) => {
+            outlet.end_pieces();
+            Outcome::Ok
+        }
+        Err(failed) => {
+            let error = failed.into_fault();
+            ledger.failed(&error);
+            error.reason.outcome()
+        }
+    };
+    ledger.waited(began.elapsed());
+    ledger.sent(sent);
+    flow.ended(ledger.method(), outcome);
+    ledger.end(outcome);
+    Done { status: StatusCode::OK, body: None, retry_after: None }
+}
+
+async fn poured(flow: &mut Flow<'_>, outlet: &Outlet, sent: &mut usize) -> Result<(), CallError> {
+    while let Some(piece) = flow.answer.next().await? {
+        *sent += piece.len();
+        outlet.send(piece.into()).await;
+    }
+    Ok(())
 }
 
 /// An element of a batch that may travel together with others.

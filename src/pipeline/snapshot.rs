@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::lists::Lists;
 use super::subscriptions::Kinds;
+use crate::budget::Budget;
 use crate::catalog::{Naming, Upkeep};
 use crate::config::{
     Config, Isolation, MethodConfig, Names, Payloads, Protocol, RouteConfig, RouteName,
@@ -258,6 +259,8 @@ pub struct Snapshot {
     pub backends: BTreeMap<UpstreamName, Arc<Backend>>,
     /// Whether texts are logged.
     pub payloads: Payloads,
+    /// Bytes of requests and answers that are held now.
+    pub budget: Arc<Budget>,
     /// Key of sealed cursors.
     pub secret: Vec<u8>,
 }
@@ -284,6 +287,8 @@ impl Snapshot {
         secret: [u8; 32],
         outside: &Outside<'_>,
     ) -> Result<Self, SnapshotError> {
+        let gauge = outside.metrics.bytes_in_flight();
+        let budget = Budget::new(config.server.max_bytes_in_flight, gauge);
         let mut backends = BTreeMap::new();
         for (name, upstream) in &config.upstreams {
             let metrics = outside.metrics.upstream(name);
@@ -293,6 +298,7 @@ impl Snapshot {
                 tasks: outside.tasks.clone(),
                 stop: outside.stop.clone(),
                 workers: outside.workers,
+                budget: Arc::clone(&budget),
             };
             let upstream = Upstream::new(name.clone(), Arc::new(upstream.clone()), deps);
             backends.insert(name.clone(), Arc::new(Backend::new(upstream, metrics)?));
@@ -311,6 +317,7 @@ impl Snapshot {
             routes,
             backends,
             payloads: config.telemetry.payloads,
+            budget,
             secret: configured.unwrap_or(&secret).to_vec(),
             server,
         })

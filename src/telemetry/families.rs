@@ -86,6 +86,7 @@ pub(super) struct Families {
     pub(super) streams: IntGaugeVec,
     pub(super) streams_unreplayable: IntCounterVec,
     parked_calls: IntGaugeVec,
+    bytes_in_flight: IntGaugeVec,
     pub(super) catalog_items: IntGaugeVec,
     pub(super) catalog_tokens: IntGaugeVec,
     pub(super) batch_elements: Histogram,
@@ -119,6 +120,7 @@ impl Families {
             streams: gauges(&r, "streams", "Event streams and WebSockets that are open.", &["route", "kind"]),
             streams_unreplayable: counters(&r, "streams_unreplayable_total", "Last-Event-ID values that could not be served.", &["route"]),
             parked_calls: gauges(&r, "parked_calls", "Calls that wait for their client to answer a question.", &[]),
+            bytes_in_flight: gauges(&r, "bytes_in_flight", "Bytes of request bodies and buffered answers that are held.", &[]),
             catalog_items: gauges(&r, "catalog_items", "Items in the catalog.", &["route", "kind"]),
             catalog_tokens: gauges(&r, "catalog_tokens", "Estimated tokens of the tool list.", &["route"]),
             batch_elements: batch_elements(&r),
@@ -135,6 +137,11 @@ impl Families {
         self.parked_calls.with_label_values::<&str>(&[])
     }
 
+    /// Bytes that are held.
+    pub(super) fn bytes_in_flight(&self) -> IntGauge {
+        self.bytes_in_flight.with_label_values::<&str>(&[])
+    }
+
     /// The counter of one direction.
     pub(super) fn bytes(&self, direction: Direction) -> IntCounter {
         self.bytes.with_label_values(&[direction.as_str()])
@@ -143,6 +150,7 @@ impl Families {
     /// What needs no handle: build, process, dropped log lines, and the closed values of `direction`.
     fn register_constant(&self) {
         self.parked_calls();
+        self.bytes_in_flight();
         for direction in Direction::ALL {
             self.bytes(direction);
         }

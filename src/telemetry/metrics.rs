@@ -92,6 +92,11 @@ impl Metrics {
         self.families.parked_calls()
     }
 
+    /// Bytes of request bodies and buffered answers that are held.
+    pub fn bytes_in_flight(&self) -> IntGauge {
+        self.families.bytes_in_flight()
+    }
+
     /// The label of a known MCP method or a configured pattern; else `other`.
     pub fn label(&self, method: &str) -> MethodLabel {
         MethodLabel(self.families.methods.index(method))

@@ -24,7 +24,7 @@ const DESIGN: &str = "
 /// Own ones beyond the design.
 const MORE: &str = "
     upstream_noise_lines_total{upstream} upstream_stray_messages_total{upstream}
-    upstream_list_failures_total{upstream} streams_unreplayable_total{route} log_dropped_total";
+    bytes_in_flight upstream_list_failures_total{upstream} streams_unreplayable_total{route} log_dropped_total";
 
 fn route() -> RouteName {
     RouteName::new("/mcp").unwrap()

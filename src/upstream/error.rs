@@ -75,6 +75,12 @@ pub enum CallError {
         /// Which upstream.
         upstream: UpstreamName,
     },
+    /// The gateway holds too many bytes to read the answer.
+    #[error("no room to read the answer of upstream {upstream}")]
+    NoRoom {
+        /// Which upstream.
+        upstream: UpstreamName,
+    },
     /// An outgoing queue is full.
     #[error("upstream {upstream} is overloaded")]
     Busy {
@@ -113,6 +119,7 @@ impl CallError {
             Self::HeaderMismatch { upstream } => {
                 Self::HeaderMismatch { upstream: upstream.clone() }
             }
+            Self::NoRoom { upstream } => Self::NoRoom { upstream: upstream.clone() },
             Self::Busy { upstream } => Self::Busy { upstream: upstream.clone() },
         }
     }
@@ -126,7 +133,7 @@ impl CallError {
             Self::Timeout { after, .. } => format!("no answer within {after:?}"),
             Self::Status { status, .. } => format!("HTTP status {status}"),
             Self::Busy { .. } => "overloaded".to_owned(),
-            Self::HeaderMismatch { .. } => self.to_string(),
+            Self::HeaderMismatch { .. } | Self::NoRoom { .. } => self.to_string(),
         }
     }
 
@@ -140,7 +147,7 @@ impl CallError {
             Self::Status { status: 429 | 502..=504, .. } | Self::Protocol { .. } => {
                 Retry::IfIdempotent
             }
-            Self::Status { .. } | Self::HeaderMismatch { .. } => Retry::Never,
+            Self::Status { .. } | Self::HeaderMismatch { .. } | Self::NoRoom { .. } => Retry::Never,
             Self::Closed { written: true, .. } | Self::Timeout { .. } => Retry::IfIdempotent,
         }
     }
@@ -205,6 +212,15 @@ impl CallError {
                 format!("upstream {upstream} refused the headers of the request"),
             )
             .at(upstream.as_str()),
+            Self::NoRoom { upstream } => Fault::new(
+                Reason::Overloaded,
+                format!(
+                    "the gateway is overloaded: it has no room for the answer of upstream \
+                     {upstream}; the call has run"
+                ),
+            )
+            .at(upstream.as_str())
+            .with("retryable", "false"),
             Self::Busy { upstream } => {
                 Fault::new(Reason::Overloaded, format!("upstream {upstream} is overloaded"))
                     .at(upstream.as_str())

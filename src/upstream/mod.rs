@@ -24,7 +24,7 @@ mod ws;
 pub use call::{Answered, Ask, AskReply, CallEvent, CallerId, Client, OutCall};
 pub use error::{CallError, Retry};
 pub use events::{EventQueue, Events, events};
-pub use http::{set_worker, worker};
+pub use http::{LargeAnswer, PlainAnswer, set_worker, worker};
 pub use link::{Hello, LinkKey, LinkScope, Notice, NoticeKind};
 pub use pool::{Kept, State, Upstream, UpstreamDeps};
 pub use ws::{Feed, FeedKind, Listener};

@@ -22,6 +22,7 @@ mod gateway;
 mod hostile;
 mod http2;
 mod jsonrpc_rows;
+mod large;
 mod layout;
 mod legacy_sse;
 mod limits;

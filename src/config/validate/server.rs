@@ -29,6 +29,7 @@ impl Checks<'_> {
             ("batch_concurrency", server.batch_concurrency),
             ("max_batch_answer", server.max_batch_answer),
             ("ws_max_in_flight", server.ws_max_in_flight),
+            ("max_bytes_in_flight", server.max_bytes_in_flight),
             ("max_connections", server.max_connections),
             ("max_sessions", server.max_sessions),
             ("max_streams", server.max_streams as usize),
@@ -47,6 +48,13 @@ impl Checks<'_> {
             ("park_timeout", server.park_timeout),
         ] {
             self.lasting(&table, key, duration);
+        }
+        if server.max_bytes_in_flight < server.max_body && server.max_bytes_in_flight > 0 {
+            let message = format!(
+                "is smaller than `max_body`, {}, so that not one request of that size could be served; raise it",
+                show_size(server.max_body)
+            );
+            self.wrong(table.key("max_bytes_in_flight"), &message);
         }
         if server.max_header < SMALLEST_HEAD {
             let message = format!("must be at least {}", show_size(SMALLEST_HEAD));

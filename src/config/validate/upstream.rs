@@ -199,6 +199,7 @@ impl Checks<'_> {
         for (key, number) in [
             ("max_concurrency", upstream.max_concurrency),
             ("max_message", upstream.max_message),
+            ("stream_above", upstream.stream_above),
             ("max_batch", upstream.max_batch.unwrap_or(1)),
         ] {
             self.positive(table, key, number);
@@ -312,7 +313,7 @@ impl Checks<'_> {
         }
         match upstream.protocol {
             Protocol::Mcp => {
-                let keys = ["batch", "max_batch"];
+                let keys = ["batch", "max_batch", "stream_above"];
                 idle.extend(keys.map(|key| (key, "is for `protocol = \"jsonrpc\"`")));
             }
             Protocol::JsonRpc => {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -9,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
+use crate::budget::{Budget, Full};
 use crate::jsonrpc::Chunks;
 
 /// The body of a request: nothing, or the slices of one text.
@@ -68,10 +70,16 @@ pub(super) enum Unread {
     TooLarge,
     /// The connection broke.
     Broken(hyper::Error),
+    /// The gateway holds too many bytes already.
+    Full(Full),
 }
 
-/// Reads a whole body. One that came in a single frame is not copied.
-pub(super) async fn read_all(body: &mut Incoming, limit: usize) -> Result<Bytes, Unread> {
+/// Reads a whole body. One that came in a single frame is not copied. It counts as long as any of it is there.
+pub(super) async fn read_all(
+    body: &mut Incoming,
+    limit: usize,
+    budget: &Arc<Budget>,
+) -> Result<Bytes, Unread> {
     let announced = body.size_hint().exact();
     if announced.is_some_and(|length| length > limit as u64) {
         return Err(Unread::TooLarge);
@@ -85,10 +93,11 @@ pub(super) async fn read_all(body: &mut Incoming, limit: usize) -> Result<Bytes,
     if first.len() > limit {
         return Err(Unread::TooLarge);
     }
+    let mut held = budget.hold(first.len()).map_err(Unread::Full)?;
     if body.is_end_stream() {
-        return Ok(first);
+        return Ok(held.keep(first));
     }
-    let Some(second) = next_data(body).await? else { return Ok(first) };
+    let Some(second) = next_data(body).await? else { return Ok(held.keep(first)) };
     let length = announced.and_then(|length| usize::try_from(length).ok());
     let mut whole = BytesMut::with_capacity(length.unwrap_or(2 * (first.len() + second.len())));
     whole.extend_from_slice(&first);
@@ -97,10 +106,11 @@ pub(super) async fn read_all(body: &mut Incoming, limit: usize) -> Result<Bytes,
         if whole.len() + data.len() > limit {
             return Err(Unread::TooLarge);
         }
+        held.grow(data.len()).map_err(Unread::Full)?;
         whole.extend_from_slice(&data);
         next = if body.is_end_stream() { None } else { next_data(body).await? };
     }
-    Ok(whole.freeze())
+    Ok(held.keep(whole.freeze()))
 }
 
 /// The next bytes; `None` at the end.

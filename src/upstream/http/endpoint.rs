@@ -14,11 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use super::body::OutBody;
+use super::body::{OutBody, Unread};
 use super::conn::{Lease, Pool, Speak};
 use super::reply::Reply;
 use super::shared::{is_of_request, is_unprocessed, reason};
 use super::timer::{Expired, Timer};
+use crate::budget::Budget;
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Chunks;
 use crate::net::tls::{in_error, refusal, refusal_in};
@@ -41,6 +42,8 @@ pub(in crate::upstream) struct Endpoint {
     pub(super) metrics: Arc<UpstreamMetrics>,
     /// Headers of every request: `host`, the configured ones, `content-type`, `accept` of both types.
     pub(super) headers: HeaderMap,
+    /// How many bytes of answers may be held at once.
+    pub(super) budget: Arc<Budget>,
     pool: Arc<Pool>,
     /// Scheme and host, which HTTP/2 has in front of the path.
     origin: (Scheme, Authority),
@@ -102,12 +105,18 @@ impl Endpoint {
             config: Arc::clone(config),
             metrics: Arc::clone(metrics),
             headers,
+            budget: Budget::unlimited(),
             pool,
             origin,
             current: ArcSwap::from_pointee(configured.clone()),
             configured,
             url,
         })
+    }
+
+    /// The bytes of its answers count there.
+    pub(in crate::upstream) fn within(self, budget: &Arc<Budget>) -> Self {
+        Self { budget: Arc::clone(budget), ..self }
     }
 
     /// Sends a request and waits for the head of the answer; same-origin 307 and 308 are followed. `written`
@@ -191,6 +200,7 @@ impl Endpoint {
             config: Arc::clone(&self.config),
             metrics: Arc::clone(&self.metrics),
             headers: self.headers.clone(),
+            budget: Arc::clone(&self.budget),
             pool: Arc::clone(&self.pool),
             origin: self.origin.clone(),
             current: ArcSwap::from_pointee(configured.clone()),
@@ -317,6 +327,15 @@ impl Endpoint {
             None => error.to_string(),
         };
         CallError::Closed { upstream: self.name.clone(), written, what }
+    }
+
+    /// How an unreadable body is told.
+    pub(super) fn unread(&self, unread: &Unread) -> CallError {
+        match unread {
+            Unread::TooLarge => self.protocol("its message is larger than max_message"),
+            Unread::Broken(error) => self.broken(true, error),
+            Unread::Full(_) => CallError::NoRoom { upstream: self.name.clone() },
+        }
     }
 
     /// How a passed limit is told.

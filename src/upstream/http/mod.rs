@@ -6,6 +6,7 @@ mod conn;
 mod discover;
 mod endpoint;
 mod feed;
+mod large;
 mod link;
 mod listen;
 mod modern;
@@ -25,6 +26,7 @@ mod worker;
 use super::judge;
 
 pub(in crate::upstream) use endpoint::{Endpoint, headers, path_of};
+pub use large::{LargeAnswer, PlainAnswer};
 pub(in crate::upstream) use link::{Failed, HttpLink, Unopened};
 pub(in crate::upstream) use modern::ModernLink;
 pub(in crate::upstream) use plain::Plain;

@@ -1,6 +1,7 @@
 //! Plain JSON-RPC over HTTP: single calls and batches that travel as one array.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,9 +11,12 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use super::channel::settle;
 use super::endpoint::{Endpoint, Outgoing, Via};
 use super::judge::{Dialect, IdOf, error_for, id_of, judge, judge_text, rejected};
-use super::reply::{Media, Reply};
+use super::large::{LargeAnswer, PlainAnswer};
+use super::reply::{Begun, Media, Read, Reply};
 use super::timer::Timer;
-use crate::jsonrpc::{Answer, Body, Chunks, Element, Kind, Limits, Message, parse_answers};
+use crate::jsonrpc::{
+    Answer, Body, Chunks, Element, Id, Kind, Limits, Message, Relay, parse_answers,
+};
 use crate::upstream::CallError;
 use crate::upstream::call::OutCall;
 use crate::upstream::link::MAX_DEPTH;
@@ -35,13 +39,30 @@ impl Plain {
     }
 
     /// One request or notification.
-    pub(in crate::upstream) async fn call(&self, endpoint: &Endpoint, call: &OutCall) -> Outcome {
+    pub(in crate::upstream) async fn call(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        call: &OutCall,
+    ) -> Outcome {
+        match self.ask(endpoint, call, None).await? {
+            PlainAnswer::Whole(answer) => Ok(Some(answer)),
+            PlainAnswer::None | PlainAnswer::Large(_) => Ok(None),
+        }
+    }
+
+    /// One request or notification. An answer that is larger than `above` may be given while it still comes.
+    pub(in crate::upstream) async fn ask(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        call: &OutCall,
+        above: Option<usize>,
+    ) -> Result<PlainAnswer, CallError> {
         let limit = call.timeout.min(call.max_timeout);
         let sleep = pin!(Timer::sleep(limit, limit));
         let mut timer = Timer::new(sleep, limit, limit);
         if call.message.kind() != Kind::Request {
             let reply = self.post(endpoint, &|| call.plain_text(0), &mut timer).await?;
-            return noted(reply, &mut timer).await;
+            return noted(reply, &mut timer).await.map(PlainAnswer::from);
         }
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let reply = self.post(endpoint, &|| call.plain_text(id), &mut timer).await?;
@@ -50,12 +71,22 @@ impl Plain {
             let text = reply.read_refusal(&mut timer).await;
             let judged = text.map(|text| settle(endpoint, judge_text(text, id, Dialect::Plain)));
             let answer = judged.and_then(Result::ok).filter(|answer| delivers(&error, answer));
-            return answer.map(Some).ok_or(error);
+            return answer.map(PlainAnswer::Whole).ok_or(error);
         }
-        let (text, odd) = readable(endpoint, reply, &mut timer).await?;
+        let (reply, odd) = readable(endpoint, reply, &mut timer).await?;
+        let text = match above.filter(|_| odd.is_none()) {
+            None => reply.read(&mut timer).await?,
+            Some(most) => match reply.read_some(most, &mut timer).await? {
+                Read::Whole(text) => text,
+                Read::Begun(begun) => match relayed(endpoint, call, id, begun, &mut timer).await? {
+                    Ok(large) => return Ok(PlainAnswer::Large(Box::new(large))),
+                    Err(text) => text,
+                },
+            },
+        };
         let answer = settle(endpoint, judge_text(text, id, Dialect::Plain));
         answer
-            .map(Some)
+            .map(PlainAnswer::Whole)
             .map_err(|error| odd.map_or(error, |media| endpoint.protocol(named(&media))))
     }
 
@@ -101,7 +132,8 @@ impl Plain {
                 Some(Ok(Body::One(_)) | Err(_)) | None => Err(error),
             };
         }
-        let (text, odd) = readable(endpoint, reply, &mut timer).await?;
+        let (reply, odd) = readable(endpoint, reply, &mut timer).await?;
+        let text = reply.read(&mut timer).await?;
         let what = |reason| odd.map_or_else(|| rejected(&reason).what, |media| named(&media));
         parse_answers(text, &limits).map(Some).map_err(|reason| endpoint.protocol(what(reason)))
     }
@@ -117,13 +149,43 @@ impl Plain {
     }
 }
 
-/// Reads the body of a success, and the name of its type where that is an odd one. Servers of plain JSON-RPC name
-/// it in many ways, so the name alone refuses nothing.
-async fn readable(
-    endpoint: &Endpoint,
-    reply: Reply<'_>,
+/// Begins to relay an answer that is too large to be read at once; its text, when it had to be read whole after all.
+///
+/// It is relayed once it is known whose it is. Members may stand in any order: while the id has not come, nothing may go out,
+/// since it could be somebody else's.
+async fn relayed<'a>(
+    endpoint: &Arc<Endpoint>,
+    call: &OutCall,
+    id: u64,
+    mut begun: Box<Begun<'a>>,
     timer: &mut Timer<'_>,
-) -> Result<(Bytes, Option<String>), CallError> {
+) -> Result<Result<LargeAnswer, Bytes>, CallError> {
+    let theirs = call.message.id().unwrap_or_else(|| Id::from_number(id));
+    let mut relay = Some(Relay::new(id, theirs, MAX_DEPTH));
+    let mut taken = 0;
+    loop {
+        for piece in &begun.pieces()[taken..] {
+            // What is wrong with it is told once it was read whole.
+            relay.take_if(|relay| relay.push(piece).is_err());
+        }
+        taken = begun.pieces().len();
+        if let Some(relay) = relay.take_if(|relay| relay.is_ready()) {
+            let max = call.max_timeout;
+            return Ok(Ok(LargeAnswer::new(endpoint, *begun, relay, call.timeout.min(max), max)));
+        }
+        if !begun.more(timer).await? {
+            return Ok(Err(begun.whole()));
+        }
+    }
+}
+
+/// A success whose body can be read, and the name of its type where that is an odd one. Servers of plain JSON-RPC name
+/// it in many ways, so the name alone refuses nothing.
+async fn readable<'a>(
+    endpoint: &Endpoint,
+    reply: Reply<'a>,
+    timer: &mut Timer<'_>,
+) -> Result<(Reply<'a>, Option<String>), CallError> {
     reply.check_encoding()?;
     let status = reply.status();
     if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
@@ -136,7 +198,7 @@ async fn readable(
         Media::EventStream => return Err(endpoint.protocol(named("text/event-stream"))),
         Media::Other(media) => Some(media),
     };
-    Ok((reply.read(timer).await?, odd))
+    Ok((reply, odd))
 }
 
 fn named(media: &str) -> String {

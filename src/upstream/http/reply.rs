@@ -13,6 +13,7 @@ use super::body::{Unread, next_data, read_all};
 use super::conn::{KEEP_FOR, Lease};
 use super::endpoint::Endpoint;
 use super::timer::Timer;
+use crate::budget::Held;
 use crate::upstream::CallError;
 
 /// How much of an uninteresting body is read so that the connection can be used again.
@@ -105,7 +106,8 @@ impl<'a> Reply<'a> {
     /// Reads the whole body, at most `max_message`, and gives the connection back.
     pub(super) async fn read(mut self, timer: &mut Timer<'_>) -> Result<Bytes, CallError> {
         let limit = self.endpoint.config.max_message;
-        let read = timer.within(read_all(&mut self.body, limit)).await;
+        let budget = &self.endpoint.budget;
+        let read = timer.within(read_all(&mut self.body, limit, budget)).await;
         let text = read
             .map_err(|late| self.endpoint.late(late))?
             .map_err(|unread| self.unread(&unread))?;
@@ -127,10 +129,40 @@ impl<'a> Reply<'a> {
             return None;
         }
         let limit = self.endpoint.config.max_message.min(LARGEST_REFUSAL);
-        let text = timer.within(read_all(&mut self.body, limit)).await.ok()?.ok()?;
+        let budget = &self.endpoint.budget;
+        let text = timer.within(read_all(&mut self.body, limit, budget)).await.ok()?.ok()?;
         self.came(text.len());
         self.release();
         Some(text)
+    }
+
+    /// Reads the whole body, or its beginning when it is larger than `most`.
+    pub(super) async fn read_some(
+        self,
+        most: usize,
+        timer: &mut Timer<'_>,
+    ) -> Result<Read<'a>, CallError> {
+        let announced = self.body.size_hint().exact();
+        if announced.is_some_and(|length| length <= most as u64) {
+            return self.read(timer).await.map(Read::Whole);
+        }
+        let held = self.endpoint.budget.admit(0);
+        let mut begun = Begun { reply: self, pieces: Vec::new(), read: 0, held };
+        if announced.is_some_and(|length| length > begun.limit() as u64) {
+            return Err(begun.reply.unread(&Unread::TooLarge));
+        }
+        while begun.read <= most {
+            if !begun.more(timer).await? {
+                return Ok(Read::Whole(begun.whole()));
+            }
+        }
+        Ok(Read::Begun(Box::new(begun)))
+    }
+
+    /// The body, the connection it comes on, and how long that may be kept afterwards.
+    pub(super) fn into_parts(self) -> (Incoming, Lease, Duration) {
+        let keep_for = keep_for(self.header(&KEEP_ALIVE));
+        (self.body, self.lease, keep_for)
     }
 
     /// The next bytes of the body; `None` at its end. Cancel safe.
@@ -147,16 +179,15 @@ impl<'a> Reply<'a> {
 
     /// How an unreadable body is told.
     pub(super) fn unread(&self, unread: &Unread) -> CallError {
-        match unread {
-            Unread::TooLarge => self.endpoint.protocol("its message is larger than max_message"),
-            Unread::Broken(error) => self.endpoint.broken(true, error),
-        }
+        self.endpoint.unread(unread)
     }
 
     /// The body does not matter: it is read to its end if that is near, so that the connection can be used again.
     pub(super) async fn finish(mut self, timer: &mut Timer<'_>) {
         if !self.body.is_end_stream() {
-            let reading = tokio::time::timeout(PATIENCE, read_all(&mut self.body, UNINTERESTING));
+            let budget = &self.endpoint.budget;
+            let reading = read_all(&mut self.body, UNINTERESTING, budget);
+            let reading = tokio::time::timeout(PATIENCE, reading);
             let Ok(Ok(Ok(rest))) = timer.within(reading).await else { return };
             self.came(rest.len());
         }
@@ -173,6 +204,64 @@ impl<'a> Reply<'a> {
     fn release(self) {
         let keep_for = keep_for(self.header(&KEEP_ALIVE));
         self.lease.release(None, keep_for);
+    }
+}
+
+/// How far a body was read.
+#[derive(Debug)]
+pub(super) enum Read<'a> {
+    /// To its end.
+    Whole(Bytes),
+    /// Beyond what is read at once.
+    Begun(Box<Begun<'a>>),
+}
+
+/// A body that is read piece by piece.
+#[derive(Debug)]
+pub(super) struct Begun<'a> {
+    reply: Reply<'a>,
+    pieces: Vec<Bytes>,
+    read: usize,
+    held: Held,
+}
+
+impl<'a> Begun<'a> {
+    fn limit(&self) -> usize {
+        self.reply.endpoint.config.max_message
+    }
+
+    /// What was read so far.
+    pub(super) fn pieces(&self) -> &[Bytes] {
+        &self.pieces
+    }
+
+    /// Reads on; whether there was more.
+    pub(super) async fn more(&mut self, timer: &mut Timer<'_>) -> Result<bool, CallError> {
+        let endpoint = self.reply.endpoint;
+        let data = timer.within(self.reply.next()).await.map_err(|late| endpoint.late(late))?;
+        let Some(data) = data.map_err(|unread| endpoint.unread(&unread))? else { return Ok(false) };
+        if self.read + data.len() > self.limit() {
+            return Err(endpoint.unread(&Unread::TooLarge));
+        }
+        self.held.grow(data.len()).map_err(|full| endpoint.unread(&Unread::Full(full)))?;
+        self.read += data.len();
+        self.pieces.push(data);
+        Ok(true)
+    }
+
+    /// All of it was read: the text; the connection is given back.
+    pub(super) fn whole(self) -> Bytes {
+        self.reply.release();
+        let text = match <[Bytes; 1]>::try_from(self.pieces) {
+            Ok([only]) => only,
+            Err(pieces) => pieces.concat().into(),
+        };
+        self.held.keep(text)
+    }
+
+    /// The rest of the body, how much was read, and the room that is held for it.
+    pub(super) fn into_parts(self) -> (Reply<'a>, usize, Held) {
+        (self.reply, self.read, self.held)
     }
 }
 

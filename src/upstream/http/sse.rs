@@ -201,7 +201,9 @@ impl Stream {
             match data {
                 Ok(Some(data)) => decoder.push(data),
                 Ok(None) => return self.ended(&mut named, "its event stream ended".to_owned()),
-                Err(Unread::TooLarge) => return self.ended(&mut named, too_large()),
+                Err(Unread::TooLarge | Unread::Full(_)) => {
+                    return self.ended(&mut named, too_large());
+                }
                 Err(Unread::Broken(error)) => {
                     return self.ended(&mut named, format!("its event stream broke off: {error}"));
                 }

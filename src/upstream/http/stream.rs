@@ -343,7 +343,9 @@ impl<'a> Answers<'a> {
     fn ended(&self, end: &Result<Option<Bytes>, Unread>) -> CallError {
         let what = match end {
             Err(Unread::Broken(error)) => format!("its event stream broke off: {error}"),
-            Err(Unread::TooLarge) | Ok(_) => "its event stream ended without the answer".to_owned(),
+            Err(Unread::TooLarge | Unread::Full(_)) | Ok(_) => {
+                "its event stream ended without the answer".to_owned()
+            }
         };
         self.channel.context.closed(true, what)
     }

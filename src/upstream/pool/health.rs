@@ -77,7 +77,8 @@ impl Upstream {
                 CallError::Closed { .. }
                 | CallError::Protocol { .. }
                 | CallError::Status { .. }
-                | CallError::HeaderMismatch { .. },
+                | CallError::HeaderMismatch { .. }
+                | CallError::NoRoom { .. },
             ) => {
                 self.reached();
             }

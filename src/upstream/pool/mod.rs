@@ -31,7 +31,10 @@ use super::stdio::Process;
 use super::subscription::Watched;
 use super::verdict::Verdict;
 use super::ws::{self, Target};
-use super::{Answered, CallError, Feed, FeedKind, Hello, LinkKey, Listener, Notice, OutCall};
+use super::{
+    Answered, CallError, Feed, FeedKind, Hello, LinkKey, Listener, Notice, OutCall, PlainAnswer,
+};
+use crate::budget::Budget;
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Message;
 use crate::mcp::Era;
@@ -63,6 +66,8 @@ pub struct UpstreamDeps {
     pub stop: CancellationToken,
     /// How many worker threads there are (shards of connection pools).
     pub workers: usize,
+    /// How many bytes of answers may be held at once.
+    pub budget: Arc<Budget>,
 }
 
 /// Keeps a link from being retired though no call uses it.
@@ -138,6 +143,7 @@ impl Upstream {
             false => Endpoint::new(&name, &config, &deps.metrics, owners, deps.workers),
         };
         let http = http.map(|endpoint| {
+            let endpoint = endpoint.within(&deps.budget);
             let plain = Plain::new(&endpoint);
             (Arc::new(endpoint), plain)
         });
@@ -250,6 +256,18 @@ impl Upstream {
         }
         let (endpoint, plain) = self.dialled().await?;
         self.noted(plain.call(endpoint, &call).await)
+    }
+    /// The same, but an answer that is larger than `stream_above` may be given while it still comes.
+    pub async fn call_plain_large(
+        self: &Arc<Self>,
+        call: OutCall,
+    ) -> Result<PlainAnswer, CallError> {
+        // Connections that calls share are never held up by one of them.
+        if let Some(plain) = self.ws_plain().await? {
+            return self.noted(plain.call(&call).await).map(PlainAnswer::from);
+        }
+        let (endpoint, plain) = self.dialled().await?;
+        self.noted(plain.ask(endpoint, &call, Some(self.config.stream_above)).await)
     }
     /// Plain JSON-RPC with `batch = true`: the elements travel as one array; answers in the order of `calls`,
     /// `Ok(None)` for notifications.

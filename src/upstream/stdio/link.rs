@@ -251,8 +251,9 @@ fn reason(error: &CallError) -> String {
         | CallError::Closed { what, .. }
         | CallError::Protocol { what, .. } => what.clone(),
         CallError::Timeout { .. } => "start timeout".to_owned(),
-        CallError::Status { .. } | CallError::Busy { .. } | CallError::HeaderMismatch { .. } => {
-            error.to_string()
-        }
+        CallError::Status { .. }
+        | CallError::Busy { .. }
+        | CallError::NoRoom { .. }
+        | CallError::HeaderMismatch { .. } => error.to_string(),
     }
 }

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::stub::Stub;
+use crate::budget::Budget;
 use crate::config::{Protocol, UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Message;
 use crate::mcp::{ClientCaps, Era};
@@ -74,6 +75,7 @@ impl Rig {
             tasks: tasks.clone(),
             stop: CancellationToken::new(),
             workers: 2,
+            budget: Budget::unlimited(),
         };
         Self { upstream: Upstream::new(name, Arc::new(config), deps), metrics, notices, tasks }
     }

@@ -19,6 +19,7 @@ use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::budget::Budget;
 use crate::config::{Protocol, UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Message;
 use crate::telemetry::{Metrics, UpstreamMetrics};
@@ -150,6 +151,7 @@ impl Rig {
             tasks: tasks.clone(),
             stop: CancellationToken::new(),
             workers: 2,
+            budget: Budget::unlimited(),
         };
         Self { upstream: Upstream::new(name, Arc::new(config), deps), metrics, notices, tasks }
     }
