@@ -11,6 +11,7 @@ mod cases_bytes;
 mod cases_http;
 mod cases_modern;
 mod cases_older;
+mod cases_plain;
 mod cases_route;
 mod chaos;
 mod cli;
