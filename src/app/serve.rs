@@ -235,14 +235,18 @@ fn announce(config: &Config, places: &[Place], admin: SocketAddr) {
 
 fn readiness(pipeline: &Pipeline) -> Readiness {
     let snapshot = pipeline.snapshot();
-    let upstreams = snapshot.backends.iter().map(|(name, backend)| {
-        let (state, detail) = match backend.upstream.state() {
+    let upstreams = snapshot.backends.iter().map(|(name, replicas)| {
+        // One replica that can be called is enough.
+        let states: Vec<_> = replicas.iter().map(|replica| replica.upstream.state()).collect();
+        let up = states.iter().position(|state| *state == State::Up);
+        let state = states.into_iter().nth(up.unwrap_or(0)).unwrap_or(State::Idle);
+        let (state, detail) = match state {
             State::Idle => (UpstreamState::Idle, None),
             State::Starting => (UpstreamState::Starting, None),
             State::Up => (UpstreamState::Up, None),
             State::Down(why) => (UpstreamState::Down, Some(why)),
         };
-        let mcp = backend.config().protocol == Protocol::Mcp;
+        let mcp = replicas.iter().any(|replica| replica.config().protocol == Protocol::Mcp);
         let tools = if mcp { pipeline.tools_of(name) } else { None };
         UpstreamReadiness { name: name.to_string(), state, detail, tools }
     });
@@ -279,7 +283,8 @@ impl Gateway {
         self.pipeline.end_parked().await;
         self.pipeline.end_sessions();
         let snapshot = self.pipeline.snapshot();
-        let upstreams = snapshot.backends.values().map(|backend| backend.upstream.shutdown());
+        let backends = snapshot.backends.values().flatten();
+        let upstreams = backends.map(|backend| backend.upstream.shutdown());
         let ending = async {
             futures_util::future::join_all(upstreams).await;
             self.stop.cancel();

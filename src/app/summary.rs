@@ -94,6 +94,14 @@ struct Reach<'c>(&'c Config, &'c UpstreamName);
 impl fmt::Display for Reach<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(upstream) = self.0.upstreams.get(self.1) else { return f.write_str("unknown") };
+        for (place, url) in upstream.endpoints.iter().enumerate() {
+            let mut shown = url.clone();
+            shown.set_query(None);
+            write!(f, "{}{shown}", if place > 0 { ", " } else { "" })?;
+        }
+        if !upstream.endpoints.is_empty() {
+            return Ok(());
+        }
         match (program(upstream), &upstream.url) {
             (Some(program), None) => write!(f, "child `{program}`")?,
             (program, Some(url)) => {

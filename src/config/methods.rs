@@ -29,8 +29,8 @@ pub enum Balance {
 pub struct MethodConfig {
     /// The upstreams, in order.
     pub upstreams: Vec<UpstreamName>,
-    /// Which of them is asked first.
-    pub balance: Balance,
+    /// Which of them is asked first, when that is configured.
+    pub balance: Option<Balance>,
     /// How long one call may take, over all upstreams that are tried; without it, as the upstreams say.
     pub timeout: Option<Duration>,
     /// Largest request.
@@ -46,9 +46,10 @@ pub struct MethodConfig {
 struct Table {
     /// The upstreams, in order.
     upstreams: Vec<UpstreamName>,
-    /// Which of them is asked first: `order` (the first that can be reached), `round_robin` or `least_requests`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    balance: Balance,
+    /// Which of them is asked first: `order` (the first that can be reached), `round_robin` or `least_requests`. Default:
+    /// `order`, and `round_robin` for the replicas of one upstream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    balance: Option<Balance>,
     /// How long one call may take, over all upstreams that are tried; without it, as the upstreams say.
     #[serde(default, with = "units::optional_duration", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<units::Span>")]
@@ -70,6 +71,12 @@ impl MethodConfig {
     /// Calls go to these, in order; nothing else is set.
     pub fn to(upstreams: Vec<UpstreamName>) -> Self {
         Self { upstreams, ..Self::default() }
+    }
+
+    /// Which of them is asked first. One upstream is a choice only among its replicas, which are equal.
+    pub fn balance(&self) -> Balance {
+        let default = if self.upstreams.len() == 1 { Balance::RoundRobin } else { Balance::Order };
+        self.balance.unwrap_or(default)
     }
 }
 

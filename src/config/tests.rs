@@ -484,13 +484,37 @@ fn a_pattern_leads_to_one_upstream_a_list_or_a_table() {
     assert_eq!(route.methods["one"], route.methods["list"]);
     assert_eq!(route.methods["many"].upstreams.len(), 2);
     let table = &route.methods["table"];
-    assert_eq!((table.balance, table.idempotent), (Balance::LeastRequests, true));
+    assert_eq!((table.balance(), table.idempotent), (Balance::LeastRequests, true));
     assert_eq!((table.timeout, table.max_body), (Some(Duration::from_secs(5)), Some(64 << 10)));
     assert_eq!((route.allow.len(), route.deny.len()), (1, 1));
     let again = serde_json::to_value(&route.methods).unwrap();
     let back: std::collections::BTreeMap<String, MethodConfig> =
         serde_json::from_value(again.clone()).unwrap();
     assert_eq!((&back, &again["one"]), (&route.methods, &serde_json::json!("c")));
+}
+
+#[test]
+fn replicas_stand_instead_of_an_address_and_only_for_plain_services() {
+    let upstream = |lines: &str| good(&format!("[upstreams.x]\n{lines}\n"));
+    let plain = |lines: &str| upstream(&format!("protocol = \"jsonrpc\"\n{lines}"));
+    let read = config(&plain("endpoints = [\"http://a/\", \"http://b/\"]\ntimeout = \"1s\""));
+    let replicas = read.upstreams["x"].replicas();
+    let urls: Vec<_> = replicas.iter().filter_map(|replica| replica.url.as_ref()).collect();
+    assert_eq!(urls, [&"http://a/".parse().unwrap(), &"http://b/".parse().unwrap()]);
+    assert!(replicas.iter().all(|replica| replica.timeout == Duration::from_secs(1)));
+    assert_eq!(read.upstreams["c"].replicas(), [read.upstreams["c"].clone()]);
+    for (text, right) in [
+        (plain("url = \"http://a/\"\nendpoints = [\"http://b/\"]"), "stands beside `url`"),
+        (plain("endpoints = [\"http://a/\", \"http://a/\"]"), "names one address twice"),
+        (plain("endpoints = [\"ftp://a/\"]"), "begins with `ftp:`"),
+        (plain("endpoints = [\"a\"]"), "not a URL"),
+        (plain("endpoints = [\"http://u:p@a/\"]"), "holds a user or password"),
+        (plain("endpoints = []"), "neither `command` nor `url`"),
+        (upstream("endpoints = [\"http://a/\"]"), "sessions of MCP stay with one server"),
+    ] {
+        let problems = problems(&text);
+        assert!(problems.iter().any(|text| text.contains(right)), "{right}: {problems:#?}");
+    }
 }
 
 #[test]

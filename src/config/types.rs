@@ -301,10 +301,7 @@ pub(super) mod optional_url {
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<url::Url>, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map(Some).map_err(|cause: url::ParseError| {
-            Error::custom(format!("not a URL such as \"http://127.0.0.1:3001/mcp\": {cause}"))
-        })
+        url_of(&String::deserialize(deserializer)?).map(Some)
     }
 
     pub(in super::super) fn serialize<S: Serializer>(
@@ -313,4 +310,29 @@ pub(super) mod optional_url {
     ) -> Result<S::Ok, S::Error> {
         url.serialize(serializer)
     }
+}
+
+/// A list of URLs.
+pub(super) mod urls {
+    use super::*;
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<url::Url>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        texts.iter().map(|text| url_of(text)).collect()
+    }
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        urls: &[url::Url],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        urls.serialize(serializer)
+    }
+}
+
+fn url_of<E: Error>(text: &str) -> Result<url::Url, E> {
+    text.parse().map_err(|cause: url::ParseError| {
+        E::custom(format!("not a URL such as \"http://127.0.0.1:3001/mcp\": {cause}"))
+    })
 }

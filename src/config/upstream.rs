@@ -47,6 +47,10 @@ pub struct UpstreamConfig {
     pub http2: Option<bool>,
     /// Certificates of `https:` and `wss:`.
     pub tls: UpstreamTls,
+    /// Plain JSON-RPC over HTTP: addresses of replicas, instead of `url`. Each has limits and connections of its own.
+    #[serde(with = "types::urls")]
+    #[schemars(with = "Vec<url::Url>")]
+    pub endpoints: Vec<url::Url>,
     /// Headers sent with each request; over WebSocket with the upgrade.
     pub headers: BTreeMap<String, Secret>,
     /// Pins the revision: `auto` or one revision.
@@ -140,6 +144,7 @@ impl Default for UpstreamConfig {
             url: None,
             http2: None,
             tls: UpstreamTls::default(),
+            endpoints: Vec::new(),
             headers: BTreeMap::new(),
             revision: Revision::Auto,
             isolation: None,
@@ -169,6 +174,16 @@ impl Default for UpstreamConfig {
 }
 
 impl UpstreamConfig {
+    /// One for each replica, each with a `url`; itself when there are none.
+    pub fn replicas(&self) -> Vec<Self> {
+        let replica =
+            |url: &url::Url| Self { url: Some(url.clone()), endpoints: Vec::new(), ..self.clone() };
+        match self.endpoints.is_empty() {
+            true => vec![self.clone()],
+            false => self.endpoints.iter().map(replica).collect(),
+        }
+    }
+
     /// Who shares one child or upstream session, with the default of its transport.
     pub fn isolation(&self) -> Isolation {
         self.isolation.unwrap_or(if self.url.is_none() {

@@ -255,8 +255,8 @@ pub struct Snapshot {
     pub paths: RouteTable,
     /// The routes.
     pub routes: Vec<Arc<Route>>,
-    /// Every upstream by name.
-    pub backends: BTreeMap<UpstreamName, Arc<Backend>>,
+    /// Every upstream by name: at least one, several where it has replicas.
+    pub backends: BTreeMap<UpstreamName, Vec<Arc<Backend>>>,
     /// Whether texts are logged.
     pub payloads: Payloads,
     /// Bytes of requests and answers that are held now.
@@ -291,17 +291,21 @@ impl Snapshot {
         let budget = Budget::new(config.server.max_bytes_in_flight, gauge);
         let mut backends = BTreeMap::new();
         for (name, upstream) in &config.upstreams {
-            let metrics = outside.metrics.upstream(name);
-            let deps = UpstreamDeps {
-                metrics: Arc::clone(&metrics),
-                notices: outside.notices.clone(),
-                tasks: outside.tasks.clone(),
-                stop: outside.stop.clone(),
-                workers: outside.workers,
-                budget: Arc::clone(&budget),
-            };
-            let upstream = Upstream::new(name.clone(), Arc::new(upstream.clone()), deps);
-            backends.insert(name.clone(), Arc::new(Backend::new(upstream, metrics)?));
+            let mut replicas = Vec::new();
+            for replica in upstream.replicas() {
+                let metrics = outside.metrics.upstream(name);
+                let deps = UpstreamDeps {
+                    metrics: Arc::clone(&metrics),
+                    notices: outside.notices.clone(),
+                    tasks: outside.tasks.clone(),
+                    stop: outside.stop.clone(),
+                    workers: outside.workers,
+                    budget: Arc::clone(&budget),
+                };
+                let upstream = Upstream::new(name.clone(), Arc::new(replica), deps);
+                replicas.push(Arc::new(Backend::new(upstream, metrics)?));
+            }
+            backends.insert(name.clone(), replicas);
         }
         let routes = config
             .routes
@@ -323,6 +327,11 @@ impl Snapshot {
         })
     }
 
+    /// An upstream of MCP, which has no replicas; of others the first one.
+    pub fn backend(&self, name: &UpstreamName) -> Option<&Arc<Backend>> {
+        self.backends.get(name)?.first()
+    }
+
     /// The route of a path, and what the path is of it.
     pub fn route(&self, path: &str) -> Option<(&Arc<Route>, Spot)> {
         self.paths.find(path).map(|(index, spot)| (&self.routes[index], spot))
@@ -340,7 +349,7 @@ fn paths(routes: &[RouteConfig]) -> RouteTable {
     table
 }
 
-type Backends = BTreeMap<UpstreamName, Arc<Backend>>;
+type Backends = BTreeMap<UpstreamName, Vec<Arc<Backend>>>;
 
 fn compile_route(
     route: &RouteConfig,
@@ -348,7 +357,8 @@ fn compile_route(
     all: &Arc<Metrics>,
 ) -> Result<Route, SnapshotError> {
     let find = |upstream: &UpstreamName| {
-        backends.get(upstream).cloned().ok_or_else(|| SnapshotError::Upstream {
+        let found = backends.get(upstream).filter(|replicas| !replicas.is_empty());
+        found.cloned().ok_or_else(|| SnapshotError::Upstream {
             route: route.path.clone(),
             upstream: upstream.clone(),
         })
@@ -357,7 +367,9 @@ fn compile_route(
     let metrics = all.route(&name);
     match route.protocol {
         Protocol::Mcp => {
-            let backends: Vec<_> = route.upstreams.iter().map(find).collect::<Result<_, _>>()?;
+            // Sessions stay with one server: there are no replicas.
+            let first = |upstream| find(upstream).map(|replicas| Arc::clone(&replicas[0]));
+            let backends: Vec<_> = route.upstreams.iter().map(first).collect::<Result<_, _>>()?;
             let naming = match (route.names, backends.len()) {
                 (Names::Plain, _) | (Names::Auto, 0 | 1) => Naming::Own,
                 (Names::Prefix, _) | (Names::Auto, _) => Naming::Prefixed,
@@ -374,11 +386,12 @@ fn compile_route(
         }
         Protocol::JsonRpc => {
             let compile = |(pattern, method): (&String, &MethodConfig)| {
-                let backends = method.upstreams.iter().map(find).collect::<Result<_, _>>()?;
+                let replicas = method.upstreams.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+                let backends = replicas.concat();
                 Ok(MethodRule {
                     label: all.label(pattern),
                     backends,
-                    turns: Turns::new(method.balance),
+                    turns: Turns::new(method.balance()),
                     timeout: method.timeout,
                     max_body: method.max_body,
                     idempotent: method.idempotent,

@@ -123,6 +123,26 @@ async fn c110_a_batch_keeps_its_order_and_takes_as_long_as_its_slowest_element()
 }
 
 #[tokio::test]
+async fn row_31_what_does_not_fit_in_the_answer_to_a_batch_is_an_error_and_the_rest_stays() {
+    let up = Fake::plain().start().await;
+    let gateway = Setup::new()
+        .server("max_batch_answer = \"8KiB\"")
+        .plain("up", &up, "")
+        .rpc(r#""*" = "up""#)
+        .start()
+        .await;
+    let element = |id: u64, length: usize| json!({"jsonrpc": "2.0", "id": id, "method": "echo", "params": ["x".repeat(length)]});
+    let body = json!([element(1, 100), element(2, 20_000), element(3, 100)]).to_string();
+    let reply = gateway.http().post("/rpc", body).await;
+    let items = reply.json();
+    assert!(reply.body.len() < 8 << 10, "{}", reply.body.len());
+    assert_eq!((reply.status, items.as_array().map(Vec::len)), (200, Some(3)));
+    assert_eq!(items[0]["result"][0].as_str().map(str::len), Some(100));
+    assert_eq!((&items[1]["id"], &items[1]["error"]["code"]), (&json!(2), &json!(-31010)));
+    assert_eq!(items[2]["result"][0].as_str().map(str::len), Some(100));
+}
+
+#[tokio::test]
 async fn c101_numbers_and_errors_pass_both_ways_as_they_were_written() {
     let up = Fake::plain()
         .on("result", |call: Call| async move {

@@ -181,6 +181,36 @@ async fn calls_are_balanced_in_turn_or_by_load() {
 }
 
 #[tokio::test]
+async fn replicas_are_asked_in_turn_and_a_dead_one_is_passed_over() {
+    let (a, b) = (named("a").await, named("b").await);
+    let (addr, _held) = closed_port();
+    let endpoints = |more: &str| {
+        format!("protocol = \"jsonrpc\"\nendpoints = [{:?}, {more}{:?}]", a.url(), b.url())
+    };
+    let dead = format!("\"http://{addr}/\", ");
+    let gateway = Setup::new()
+        .upstream("both", &endpoints(""))
+        .upstream("three", &endpoints(&dead))
+        .rpc(r#""both" = "both", "three" = "three""#)
+        .start()
+        .await;
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.push(result(&gateway, "both").await);
+    }
+    assert_eq!(seen, [json!("a"), json!("b"), json!("a"), json!("b")]);
+    for _ in 0..6 {
+        assert_ne!(result(&gateway, "three").await, Value::Null, "another replica answers");
+    }
+    let metrics = gateway.metrics().await;
+    let labels = [("upstream", "three"), ("reason", "connect")];
+    assert!(metrics.value("trunkline_retries_total", &labels) >= 1.0);
+    assert_eq!(metrics.value("trunkline_upstream_up", &[("upstream", "three")]), 2.0);
+    let ready = gateway.admin().get("/readyz").await.json();
+    assert_eq!(ready["upstreams"]["three"]["state"], "up", "{ready}");
+}
+
+#[tokio::test]
 async fn row_41_what_is_denied_is_unknown_however_its_name_is_written() {
     let up = named("ran").await;
     let gateway = Setup::new()

@@ -114,7 +114,10 @@ impl Checks<'_> {
             }
             self.reference(route, name, at.clone());
         }
-        if method.upstreams.len() == 1 && self.document.has(&at.key("balance")) {
+        let replicas =
+            |name| self.config.upstreams.get(name).is_some_and(|u| u.endpoints.len() > 1);
+        let only = method.upstreams.len() == 1 && !method.upstreams.iter().any(replicas);
+        if only && self.document.has(&at.key("balance")) {
             let text = format!("`balance`{} has no effect on one upstream", at.key("x").section());
             self.warn(at.key("balance"), text);
         }

@@ -24,8 +24,11 @@ impl Checks<'_> {
     pub(super) fn upstream_tls(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
         let at = table.key("tls");
         let tls = &upstream.tls;
-        let speaks =
-            upstream.url.as_ref().is_some_and(|url| matches!(url.scheme(), "https" | "wss"));
+        let speaks = upstream
+            .url
+            .iter()
+            .chain(&upstream.endpoints)
+            .any(|url| matches!(url.scheme(), "https" | "wss"));
         if !speaks {
             for key in ["ca", "cert", "key", "server_name", "insecure"] {
                 let at = at.key(key);

@@ -53,7 +53,7 @@ impl Checks<'_> {
         }
         let Some(upstream) = self.config.upstreams.get(name) else { return };
         self.reach(name, upstream, &table);
-        self.url(upstream, &table);
+        self.urls(upstream, &table);
         self.upstream_tls(upstream, &table);
         self.child(upstream, &table);
         self.headers(upstream, &table);
@@ -66,6 +66,10 @@ impl Checks<'_> {
 
     /// Whether there is something to start or to dial.
     fn reach(&mut self, name: &UpstreamName, upstream: &UpstreamConfig, table: &KeyPath) {
+        if !upstream.endpoints.is_empty() {
+            self.replicas(upstream, table);
+            return;
+        }
         match (upstream.protocol, &upstream.command, &upstream.url) {
             (_, None, None) => {
                 let message = format!(
@@ -85,9 +89,43 @@ impl Checks<'_> {
         }
     }
 
-    fn url(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
-        let Some(url) = &upstream.url else { return };
-        let at = table.key("url");
+    /// Whether replicas make sense here.
+    fn replicas(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
+        let at = table.key("endpoints");
+        for key in ["url", "command"] {
+            if self.document.has(&table.key(key)) {
+                let message = format!("stands beside `{key}`, which it is instead of; remove one");
+                self.wrong(at.clone(), &message);
+            }
+        }
+        if upstream.protocol != Protocol::JsonRpc {
+            let message = "is for `protocol = \"jsonrpc\"`: sessions of MCP stay with one server; \
+                           give a `url`";
+            self.wrong(at.clone(), message);
+        }
+        for (place, url) in upstream.endpoints.iter().enumerate() {
+            if upstream.endpoints[..place].contains(url) {
+                self.wrong(at.clone(), "names one address twice; remove one");
+            }
+            if Site::of(url).is_ok_and(|site| site.websocket) {
+                self.wrong(
+                    at.clone(),
+                    "holds an address of WebSocket; give it an upstream of its own",
+                );
+            }
+        }
+    }
+
+    fn urls(&mut self, upstream: &UpstreamConfig, table: &KeyPath) {
+        if let Some(url) = &upstream.url {
+            self.url(url, table.key("url"));
+        }
+        for url in &upstream.endpoints {
+            self.url(url, table.key("endpoints"));
+        }
+    }
+
+    fn url(&mut self, url: &url::Url, at: KeyPath) {
         let site = match Site::of(url) {
             Ok(site) => site,
             Err(what) => return self.wrong(at, &what),
@@ -292,7 +330,7 @@ impl Checks<'_> {
             let keys = ["env", "env_inherit", "cwd", "start_timeout"];
             idle.extend(keys.map(|key| (key, "is for children, and there is no `command`")));
         }
-        if upstream.url.is_none() {
+        if upstream.url.is_none() && upstream.endpoints.is_empty() {
             let keys = ["headers", "connect_timeout", "first_byte_timeout"];
             idle.extend(keys.map(|key| (key, "is for HTTP and WebSocket, and there is no `url`")));
         }
@@ -303,7 +341,7 @@ impl Checks<'_> {
         } else {
             idle.push(("http2", "is for HTTP: a WebSocket begins with HTTP/1.1"));
         }
-        if upstream.url.is_none() {
+        if upstream.url.is_none() && upstream.endpoints.is_empty() {
             idle.push(("http2", "is for HTTP, and there is no `url`"));
         }
         if is_ws && upstream.protocol == Protocol::Mcp {

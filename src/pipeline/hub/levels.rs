@@ -232,7 +232,7 @@ pub(super) fn sweep(pipeline: &Arc<Pipeline>) {
 fn raise(pipeline: &Arc<Pipeline>, concerns: impl Fn(&Place) -> bool) {
     let snapshot = pipeline.snapshot();
     for place in pipeline.hub.levels.places(concerns) {
-        let Some(backend) = snapshot.backends.get(&place.0) else { continue };
+        let Some(backend) = snapshot.backend(&place.0) else { continue };
         let rank = wanted(pipeline, backend, &place);
         let changes = pipeline.hub.levels.tell(&place, rank.unwrap_or(USUAL));
         if rank.is_none() {

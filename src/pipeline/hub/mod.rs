@@ -213,7 +213,7 @@ fn take(pipeline: &Arc<Pipeline>, notice: Notice, changes: &mut HashSet<Change>)
 /// A link is up: what was set on an earlier one is set again, and lists may have changed.
 fn opened(pipeline: &Arc<Pipeline>, upstream: &UpstreamName, link: &LinkKey) {
     let snapshot = pipeline.snapshot();
-    let Some(backend) = snapshot.backends.get(upstream) else { return };
+    let Some(backend) = snapshot.backend(upstream) else { return };
     // A modern upstream hears of them with the listen request of the link.
     let uris = match link.era {
         Era::Modern => Vec::new(),

@@ -28,6 +28,8 @@ pub enum State {
 pub(super) struct Health {
     reached: AtomicBool,
     failed: AtomicBool,
+    /// It is counted as one that can be called.
+    shown: AtomicBool,
     why: Mutex<String>,
 }
 
@@ -108,6 +110,16 @@ impl Upstream {
 
     /// Sets the metric to what [`Upstream::state`] says.
     pub(super) fn refresh(&self) {
-        self.deps.metrics.up.set(i64::from(self.state() == State::Up));
+        self.show(self.state() == State::Up);
+    }
+
+    /// Counts it among the replicas that can be called.
+    pub(super) fn show(&self, up: bool) {
+        if self.ws.is_some() {
+            // Its connections tell the same by themselves; there are no replicas.
+            self.deps.metrics.up.set(i64::from(up));
+        } else if self.health.shown.swap(up, Ordering::Relaxed) != up {
+            self.deps.metrics.up.add(if up { 1 } else { -1 });
+        }
     }
 }

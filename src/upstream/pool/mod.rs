@@ -386,7 +386,7 @@ impl Upstream {
             endpoint.close();
         }
         self.stop.cancel();
-        self.deps.metrics.up.set(0);
+        self.show(false);
     }
 }
 
