@@ -72,6 +72,11 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Whether more is held than may be: what could not be refused before it was there.
+    pub fn is_over(&self) -> bool {
+        self.used() > self.limit
+    }
+
     /// Room for so many bytes.
     ///
     /// # Errors
@@ -158,7 +163,8 @@ mod tests {
         assert_eq!((held.grow(7), held.grow(6), held.grow(1)), (Err(Full), Ok(()), Err(Full)));
         assert_eq!((held.bytes(), budget.used()), (10, 10));
         let more = budget.admit(5);
-        assert_eq!((budget.used(), budget.hold(1).is_err()), (15, true));
+        assert_eq!((budget.used(), budget.is_over()), (15, true));
+        assert!(budget.hold(1).is_err());
         drop((held, more));
         assert_eq!(budget.used(), 0);
     }

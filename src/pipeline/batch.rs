@@ -74,7 +74,7 @@ pub(super) async fn run_plain(cx: Arc<PlainContext>, elements: Vec<Element>) -> 
             Kind::Notification => assembly.silent(),
             _ => assembly.expect(message.id()),
         };
-        sorted.add(&cx.route, place, message);
+        sorted.add(&cx, place, message);
     }
     for (place, message) in sorted.alone {
         let cx = Arc::clone(&cx);

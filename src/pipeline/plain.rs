@@ -1,7 +1,7 @@
 //! Plain JSON-RPC 2.0: requests routed by method, answered byte for byte.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use http::StatusCode;
@@ -63,7 +63,7 @@ pub(super) fn post(pipeline: &Arc<Pipeline>, route: Arc<PlainRoute>, inbound: In
         Reply::Run(Run { future, outlet, on_hangup: OnHangup::Cancel, session: None, metrics })
     };
     match body {
-        Body::One(message) => match refusal(&cx.route, &message) {
+        Body::One(message) => match refusal(&cx, &message) {
             Some(refusal) => Reply::done(refuse(&cx, &message, &refusal, None)),
             None => run(Box::pin(async move { alone(&cx, &message, &pieces).await })),
         },
@@ -101,10 +101,17 @@ pub(super) fn silent() -> Done {
 }
 
 /// Why a request or notification is refused before anything is done for it.
-fn refusal(route: &PlainRoute, message: &Message) -> Option<Fault> {
-    let Some(rule) = route.rule(message.method()) else {
+fn refusal(cx: &PlainContext, message: &Message) -> Option<Fault> {
+    let Some(rule) = cx.route.rule(message.method()) else {
         return Some(Fault::new(Reason::MethodNotFound, "Method not found"));
     };
+    // Bodies over HTTP were refused before they were read; what came over a socket is there.
+    if cx.snapshot.budget.is_over() {
+        let text = "the gateway is overloaded: it holds too many bytes at once";
+        let mut fault = Fault::new(Reason::Overloaded, text);
+        fault.retry_after = Some(Duration::from_secs(1));
+        return Some(fault);
+    }
     let limit = rule.max_body.filter(|limit| message.text().len() > *limit)?;
     let text = format!("the request is larger than max_body = {limit} bytes of its method");
     Some(Fault::new(Reason::MessageTooLarge, text))
@@ -152,7 +159,7 @@ async fn answer(
     place: Option<usize>,
     outlet: Option<&Outlet>,
 ) -> Done {
-    if let Some(refusal) = refusal(&cx.route, message) {
+    if let Some(refusal) = refusal(cx, message) {
         return refuse(cx, message, &refusal, place);
     }
     if cx.route.subscriptions.concerns(message.method()) {
@@ -244,9 +251,10 @@ pub(super) struct Sorted {
 
 impl Sorted {
     /// One element more.
-    pub(super) fn add(&mut self, route: &PlainRoute, place: usize, message: Message) {
+    pub(super) fn add(&mut self, cx: &PlainContext, place: usize, message: Message) {
+        let route = &cx.route;
         let served =
-            refusal(route, &message).is_none() && !route.subscriptions.concerns(message.method());
+            refusal(cx, &message).is_none() && !route.subscriptions.concerns(message.method());
         let Some((rule, _)) = route.methods.pick(message.method()).filter(|_| served) else {
             return self.alone.push((place, message));
         };

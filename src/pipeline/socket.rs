@@ -44,6 +44,7 @@ impl Socket {
 
     /// Takes one message; what is left to be done is for the caller to poll.
     pub fn take(&self, payload: Bytes) -> Option<Work> {
+        let payload = self.inbound.snapshot.budget.admit(payload.len()).keep(payload);
         let inbound = Inbound { payload, ..self.inbound.clone() };
         match &*self.inbound.route {
             Route::Plain(route) => self.plain(route, inbound),

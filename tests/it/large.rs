@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use crate::client::patient;
 use crate::fake::{Call, Fake};
 use crate::gateway::{Gateway, Setup};
+use crate::ws_client::Ws;
 
 const LINES: &str = "stream_above = \"64KiB\"\nmax_message = \"1MiB\"";
 /// More than is read at once.
@@ -446,5 +447,32 @@ async fn an_answer_for_which_there_is_no_room_is_told_as_that() {
     assert_eq!(items[1]["result"], Value::Null);
     let reply = gateway.http().post("/rpc", ask("large")).await;
     assert_eq!(reply.json()["result"].as_str().map(str::len), Some(2 << 20), "it is not held");
+    gateway.until("nothing is left", |m| m.value("trunkline_bytes_in_flight", &[]) == 0.0).await;
+}
+
+#[tokio::test]
+async fn what_came_over_a_socket_beyond_the_limit_is_refused_there() {
+    let up = Fake::plain().on("hang", |call: Call| async move { call.out.gone().await });
+    let up = up.start().await;
+    let gateway = Setup::new()
+        .server("max_body = \"1MiB\"\nmax_bytes_in_flight = \"2MiB\"")
+        .plain("up", &up, "")
+        .rpc(r#""*" = "up""#)
+        .start()
+        .await;
+    let message = |id: u64, method: &str| {
+        let params = json!(["x".repeat(900 << 10)]);
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+    };
+    let mut socket = Ws::open(&gateway, "/rpc").await;
+    for count in 1..=2 {
+        socket.say(message(count, "hang")).await;
+        up.until_count("hang", usize::try_from(count).unwrap()).await;
+    }
+    let answer = socket.ask(message(3, "echo")).await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(3), &json!(-31002)), "{answer}");
+    assert_eq!(answer["error"]["data"]["reason"], "overloaded");
+    assert_eq!(socket.ask(ask("echo")).await["result"], Value::Null, "small ones pass");
+    drop(socket);
     gateway.until("nothing is left", |m| m.value("trunkline_bytes_in_flight", &[]) == 0.0).await;
 }
