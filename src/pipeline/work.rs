@@ -51,15 +51,20 @@ async fn relay(exchange: impl Future<Output = Done>, outlet: &Outlet, channel: &
             }
         }
         if let Some(done) = done {
-            return answer(channel, done).await;
+            let is_sent = answer(channel, done).await;
+            if let Some(receipt) = outlet.receipt().filter(|_| is_sent) {
+                receipt.delivered();
+            }
+            return;
         }
     }
 }
 
-/// Sends what an exchange has to say in the end.
-pub(super) async fn answer(channel: &Channel, done: Done) {
-    if let Some(answer) = done.body {
-        channel.send(answer).await;
+/// Sends what an exchange has to say in the end; whether there was something, and the channel took it.
+pub(super) async fn answer(channel: &Channel, done: Done) -> bool {
+    match done.body {
+        Some(answer) => channel.send(answer).await,
+        None => false,
     }
 }
 
