@@ -7,7 +7,7 @@ use crate::gateway::repository;
 /// Kind, number, and the tests: `file::name` in `tests/it`, or a path below `src`.
 type Case = (&'static str, &'static str, &'static [&'static str]);
 
-const CASES: [Case; 28] = [
+const CASES: [Case; 32] = [
     (
         "HTTP sessions",
         "C001",
@@ -218,6 +218,37 @@ const CASES: [Case; 28] = [
         &[
             "aggregation::tools_are_chosen_renamed_and_passed_on_as_they_are",
             "cases_bytes::c107_schemas_pass_untouched_however_large_and_recursive",
+        ],
+    ),
+    (
+        "WebSocket",
+        "C114",
+        &[
+            "ws_mcp::c114_the_subprotocol_is_echoed_only_if_it_was_offered",
+            "ws_frames::what_is_offered_beside_is_taken_or_left",
+            "ws_frames::an_upgrade_must_be_asked_for_rightly",
+        ],
+    ),
+    (
+        "WebSocket",
+        "C116",
+        &["ws_frames::c116_a_silent_client_is_asked_and_one_that_does_not_answer_is_dropped"],
+    ),
+    (
+        "shutdown",
+        "C124",
+        &[
+            "drain::c124_calls_in_flight_finish_and_nothing_is_left",
+            "ws::c124_a_drain_lets_calls_finish_takes_no_more_and_says_why_it_closes",
+        ],
+    ),
+    (
+        "memory and slow readers",
+        "C125",
+        &[
+            "limits::c125_a_client_that_does_not_read_neither_swells_memory_nor_slows_others",
+            "ws_frames::c125_a_client_that_does_not_read_is_bounded_in_bytes_and_closed_with_the_reason",
+            "ws_mcp::c125_what_belongs_to_no_request_ends_a_client_that_does_not_read_and_nobody_else",
         ],
     ),
 ];

@@ -107,7 +107,7 @@ async fn an_id_in_flight_is_refused_at_once_and_free_again_with_its_answer() {
 }
 
 #[tokio::test]
-async fn c59_a_client_that_leaves_cancels_all_it_had_in_flight_and_holds_no_slot() {
+async fn row_59_a_client_that_leaves_cancels_all_it_had_in_flight_and_holds_no_slot() {
     let node = node().await;
     let gateway = Setup::new()
         .plain("node", &node, "max_concurrency = 2")

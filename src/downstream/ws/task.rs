@@ -1,13 +1,14 @@
 //! The task of one WebSocket: it reads messages, polls what is worked on, and writes what is ready, all that is ready
 //! in one write.
 
+use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use hyper::upgrade::Upgraded;
 use tokio::time::{Instant, Sleep};
 
@@ -105,7 +106,7 @@ pub(super) async fn run(
         // Looking at a token takes locks that all connections share: `drain` is looked at once, so that it wakes this
         // task, and then no more until the flag says so that is set before it.
         let mut registered = false;
-        std::future::poll_fn(|cx| {
+        let served = std::future::poll_fn(|cx| {
             if !task.finishing && (!registered || connection.pipeline.is_draining()) {
                 registered = true;
                 if drained.as_mut().poll(cx).is_ready() {
@@ -116,8 +117,10 @@ pub(super) async fn run(
                 task.wake_all();
             }
             task.poll(cx)
-        })
-        .await
+        });
+        // What is worked on is polled here: should it fail in a way that nobody foresaw, its client is told.
+        let ended = AssertUnwindSafe(served).catch_unwind().await;
+        ended.unwrap_or_else(|_| End::ours(CloseCode::Error, "the gateway failed"))
     };
     task.close(end).await;
 }
