@@ -80,6 +80,10 @@ fn plain(f: &mut fmt::Formatter<'_>, config: &Config, route: &RouteConfig) -> fm
             writeln!(f, "  {pattern:width$}  {name}: {}", Reach(config, name))?;
         }
     }
+    if !route.subscriptions.is_empty() {
+        let methods: Vec<&str> = route.subscriptions.keys().map(String::as_str).collect();
+        writeln!(f, "  subscriptions by {}", methods.join(", "))?;
+    }
     for (word, patterns) in [("only", &route.allow), ("not", &route.deny)] {
         if !patterns.is_empty() {
             writeln!(f, "  {word} {}", patterns.join(", "))?;
@@ -179,10 +183,14 @@ mod tests {
             [[routes]]
             path = "/mcp"
             upstreams = ["notes", "web"]
+            [upstreams.live]
+            protocol = "jsonrpc"
+            url = "ws://127.0.0.1:3/"
             [[routes]]
             path = "/rpc"
             protocol = "jsonrpc"
-            methods = { "*" = "calc", "sum" = "calc" }
+            methods = { "*" = "calc", "sum" = "calc", "live_*" = "live" }
+            subscriptions.live_on = { notification = "n", unsubscribe = "live_off", id = "params.0" }
         "#;
         let right = "listens on http://127.0.0.1:8808
 admin on http://127.0.0.1:9808 (/metrics, /livez, /readyz)
@@ -192,8 +200,10 @@ admin on http://127.0.0.1:9808 (/metrics, /livez, /readyz)
   web    http://127.0.0.1:1/mcp, one for each principal
 
 /rpc (JSON-RPC 2.0)
-  *    calc: http://127.0.0.1:2/rpc
-  sum  calc: http://127.0.0.1:2/rpc
+  *       calc: http://127.0.0.1:2/rpc
+  live_*  live: ws://127.0.0.1:3/
+  sum     calc: http://127.0.0.1:2/rpc
+  subscriptions by live_on
 ";
         assert_eq!(Summary(&config(text)).to_string(), right);
     }

@@ -116,6 +116,8 @@ pub(super) struct Attempts<'a> {
     places: Places,
     /// How many were given up.
     failed: usize,
+    /// The only one was asked twice.
+    repeated: bool,
     began: Instant,
 }
 
@@ -132,7 +134,7 @@ pub(super) fn order(rule: &MethodRule) -> Places {
 impl<'a> Attempts<'a> {
     /// In this order, which names every upstream of the rule once.
     pub(super) fn new(rule: &'a MethodRule, places: Places) -> Self {
-        Self { rule, places, failed: 0, began: Instant::now() }
+        Self { rule, places, failed: 0, repeated: false, began: Instant::now() }
     }
 
     /// The upstream to try now.
@@ -142,8 +144,8 @@ impl<'a> Attempts<'a> {
 
     /// How long this attempt may take. One that may be followed by another takes at most the upstream's own timeout.
     pub(super) fn limit(&self) -> Duration {
-        let left = match self.failed {
-            0 => self.rule.time(),
+        let left = match (self.failed, self.repeated) {
+            (0, false) => self.rule.time(),
             _ => self.left(),
         };
         let followed = self.rule.idempotent && self.failed + 1 < self.places.len();
@@ -159,14 +161,20 @@ impl<'a> Attempts<'a> {
         Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Whether the call goes on with another upstream, which is then the one to try.
+    /// Whether the call goes on with another upstream, or once more with the only one; that is then the one to try.
     pub(super) fn go_on(&mut self, failed: &Failed) -> bool {
         let Some(reason) = failed.reason(self.rule.idempotent) else { return false };
-        if self.left() < WORTHWHILE || self.failed + 1 >= self.places.len() {
+        let again = reason == RetryReason::Closed && self.places.len() == 1 && !self.repeated;
+        if self.left() < WORTHWHILE || (self.failed + 1 >= self.places.len() && !again) {
             return false;
         }
         self.backend().metrics.retried(reason);
-        self.failed += 1;
+        if again {
+            // What ended was a connection: the upstream is there, perhaps.
+            self.repeated = true;
+        } else {
+            self.failed += 1;
+        }
         true
     }
 }

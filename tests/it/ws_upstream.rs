@@ -237,3 +237,26 @@ async fn serve_list(peer: &mut Peer, tool: &str) {
     let tool = format!(r#"{{"tools":[{{"name":"{tool}","inputSchema":{{"type":"object"}}}}]}}"#);
     peer.answer(id, &tool).await;
 }
+
+#[tokio::test]
+async fn a_call_marked_idempotent_goes_over_the_next_connection_once() {
+    let up = FakeWs::start().await;
+    let upstream = format!("protocol = \"jsonrpc\"\nurl = \"{}\"", up.url());
+    let methods = r#""ask" = { upstreams = ["node"], idempotent = true }"#;
+    let gateway = Setup::new().upstream("node", &upstream).rpc(methods).start().await;
+    let pending = post(&gateway, ASK);
+    let mut peer = up.accept().await;
+    peer.asked("ask").await;
+    drop(peer);
+    let mut peer = up.accept().await;
+    let id = peer.asked("ask").await;
+    peer.answer(id, "1").await;
+    assert_eq!(pending.await.unwrap().1["result"], 1);
+    let pending = post(&gateway, ASK);
+    for _ in 0..2 {
+        peer.asked("ask").await;
+        drop(peer);
+        peer = up.accept().await;
+    }
+    assert_eq!(reason(&pending.await.unwrap().1), "upstream_closed");
+}
