@@ -1,9 +1,12 @@
 //! Real servers and clients from the registries, and the official conformance suite.
 //!
-//! These need Node or Python and what `.ci/run` installs into the folder that `TRUNKLINE_PEERS` names. Where that
+//! These need Node or Python and what `.ci/peers` installs into the folder that `TRUNKLINE_PEERS` names. Where that
 //! is missing they say so and pass, except with `CI=true`, where they must run.
 
 mod conformance;
+mod matrix;
+mod plain;
+mod servers;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -139,6 +142,15 @@ async fn everything_over(peers: &Path, transport: &str) -> Served {
     Served::start(command, addr).await
 }
 
+/// Waits until so many upstreams are up, which takes long where a busy machine starts many.
+async fn up(gateway: &Gateway, upstreams: u8) {
+    let begun = Instant::now();
+    while gateway.metrics().await.value("trunkline_upstream_up", &[]) < f64::from(upstreams) {
+        assert!(begun.elapsed() < LONG, "the upstreams do not come up");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 /// Runs a peer that ends by itself and gives what it printed.
 async fn output(mut command: Command) -> String {
     command.stdin(Stdio::null()).kill_on_drop(true);
@@ -190,11 +202,7 @@ async fn fleet(peers: &Path) -> Fleet {
     }
     let names = ["everything", "filesystem", "memory", "thinking", "time"];
     let gateway = setup.mcp(&names).start().await;
-    let begun = Instant::now();
-    while gateway.metrics().await.value("trunkline_upstream_up", &[]) < 5.0 {
-        assert!(begun.elapsed() < LONG, "the fleet does not come up");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    up(&gateway, 5).await;
     Fleet { gateway, everything, children, folder }
 }
 
