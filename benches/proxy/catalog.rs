@@ -19,6 +19,9 @@ pub(crate) const MODERN: &str = "/modern";
 /// Names of the servers that a gateway merges.
 pub(crate) const MERGED: [&str; 4] = ["a", "b", "c", "d"];
 
+/// Names of the plain upstreams that a batch is spread over; the methods begin so.
+pub(crate) const SPREAD: [&str; 4] = ["p", "q", "r", "t"];
+
 /// Tools of each server.
 pub(crate) const TOOLS: usize = 50;
 
@@ -30,6 +33,8 @@ pub(crate) struct Answers {
     pub(crate) initialize: Bytes,
     pub(crate) empty: Bytes,
     pub(crate) plain: Bytes,
+    pub(crate) plain_100k: Bytes,
+    pub(crate) plain_4m: Bytes,
     pub(crate) unknown_tool: Bytes,
     pub(crate) unknown_method: Bytes,
     /// In the order of [`SERVERS`].
@@ -64,6 +69,8 @@ impl Answers {
             })),
             empty: result(&json!({})),
             plain: result(&json!({ "sum": 42, "terms": [19, 23] })),
+            plain_100k: result(&text("plain", 100 << 10)),
+            plain_4m: result(&text("plain", 4 << 20)),
             unknown_tool: error(-32602, "unknown tool"),
             unknown_method: error(-32601, "method not found"),
             servers: SERVERS.iter().map(|(_, name)| Server::new(name, None)).collect(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::Result;
-use crate::catalog::{MERGED, MODERN, STREAMING};
+use crate::catalog::{MERGED, MODERN, SPREAD, STREAMING};
 use crate::child::Child;
 
 /// A running gateway and the folder of its configuration and log.
@@ -52,6 +52,23 @@ fn configuration(stub: SocketAddr) -> String {
          [[routes]]\npath = \"/modern\"\nupstreams = [\"modern\"]\n\
          [[routes]]\npath = \"/shared\"\nupstreams = [\"shared\"]\n\
          [[routes]]\npath = \"/own\"\nupstreams = [\"own\"]\n"
+    );
+    text += &format!(
+        "[upstreams.socket]\nprotocol = \"jsonrpc\"\nurl = \"ws://{stub}/rpc\"\nmax_concurrency = 256\n\
+         [[routes]]\npath = \"/ws\"\nprotocol = \"jsonrpc\"\nmethods = {{ \"*\" = \"socket\" }}\n\
+         subscriptions = {{ \"demo_subscribe\" = {{ notification = \"demo_subscription\", \
+         unsubscribe = \"demo_unsubscribe\", id = \"params.subscription\", share = true }} }}\n"
+    );
+    let mut methods = Vec::new();
+    for name in SPREAD {
+        text += &format!(
+            "[upstreams.{name}]\nprotocol = \"jsonrpc\"\nurl = \"http://{stub}/rpc\"\nmax_concurrency = 1024\n"
+        );
+        methods.push(format!("\"{name}_*\" = \"{name}\""));
+    }
+    text += &format!(
+        "[[routes]]\npath = \"/rpc4\"\nprotocol = \"jsonrpc\"\nmethods = {{ {} }}\n",
+        methods.join(", ")
     );
     text += "[[routes]]\npath = \"/mcp\"\nupstreams = [\"a\"]\n\
              [[routes]]\npath = \"/mcp4\"\nupstreams = [\"a\", \"b\", \"c\", \"d\"]\n\

@@ -1,6 +1,7 @@
 //! The load: a closed loop on a number of connections, every answer checked.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -12,8 +13,9 @@ use crate::Result;
 use crate::client::Answer;
 use crate::histogram::Histogram;
 use crate::probe::Expected;
-use crate::scenario::Call;
-use crate::session::{FIRST_ID, Session};
+use crate::scenario::{Call, Carrier};
+use crate::session::{self, FIRST_ID, Session};
+use crate::socket::{SWITCHED, Socket};
 
 /// How long opening all connections may take, and how long the last answers.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -159,29 +161,85 @@ async fn connection(
     shared: &Shared,
     latency: &RefCell<Histogram>,
 ) -> Result<()> {
-    let mut session = Session::open(address, &plan.call).await?;
-    let (mut request, id_at) = session.template(&plan.call);
-    let mut checker = Checker::new(&plan.expected);
-    let mut digits = itoa::Buffer::new();
     // No two connections share an id: an answer that went to the wrong one is noticed.
-    let mut id = FIRST_ID + number as u64 * 1_000_000;
+    let first = FIRST_ID + number as u64 * 1_000_000;
+    if let Carrier::WebSocket(in_flight) = plan.call.carrier {
+        return talk(address, plan, (first, in_flight), shared, latency).await;
+    }
+    let mut session = Session::open(address, &plan.call).await?;
+    let (mut request, id_places) = session.template(&plan.call);
+    let mut checker = Checker::new(&plan.expected);
+    let mut id = first;
     shared.ready.fetch_add(1, Ordering::Relaxed);
     while shared.phase.load(Ordering::Relaxed) != OVER {
-        let id_text = digits.format(id).as_bytes();
-        request[id_at..id_at + id_text.len()].copy_from_slice(id_text);
+        let ids = id..id + id_places.len() as u64;
+        ids.clone().zip(&id_places).for_each(|(id, at)| write_id(&mut request, *at, id));
         let started = Instant::now();
         let answer = session.client.send(&request).await?;
         let took = started.elapsed();
-        checker.check(&answer, id_text).map_err(|what| {
+        checker.check(&answer, ids).map_err(|what| {
             let body = String::from_utf8_lossy(&answer.body[..answer.body.len().min(300)]);
             format!("{what} in the answer to {id}: status {}, {body}", answer.status)
         })?;
         if shared.phase.load(Ordering::Relaxed) == MEASURED {
             latency.borrow_mut().record(took);
         }
-        id += 1;
+        id += id_places.len() as u64;
     }
     session.close().await
+}
+
+/// Keeps so many calls in flight on one WebSocket; answers come in any order.
+async fn talk(
+    address: SocketAddr,
+    plan: &Plan,
+    (first, in_flight): (u64, usize),
+    shared: &Shared,
+    latency: &RefCell<Histogram>,
+) -> Result<()> {
+    let mut socket = Socket::open(address, &plan.call.path).await?;
+    let text = session::text(&plan.call).into_bytes();
+    let at = session::ids(&text)[0];
+    let request = |id: u64| {
+        let mut text = text.clone();
+        write_id(&mut text, at, id);
+        String::from_utf8(text).expect("digits and what was text before")
+    };
+    let mut checker = Checker::new(&plan.expected);
+    let mut id = first;
+    let mut open: HashMap<u64, Instant> = HashMap::new();
+    shared.ready.fetch_add(1, Ordering::Relaxed);
+    loop {
+        let over = shared.phase.load(Ordering::Relaxed) == OVER;
+        while !over && open.len() < in_flight {
+            open.insert(id, Instant::now());
+            socket.feed(request(id)).await?;
+            id += 1;
+        }
+        if open.is_empty() {
+            return socket.close().await;
+        }
+        socket.flush().await?;
+        let mut next = Some(socket.next().await?);
+        // What has come together makes room together.
+        while let Some(answer) = next {
+            let answer = Answer { status: SWITCHED, head: "", body: answer.as_bytes() };
+            let answered = checker.id(&answer).ok_or("an answer without a number as its id")?;
+            let started = open.remove(&answered).ok_or("an answer to no call in flight")?;
+            checker.check(&answer, answered..answered + 1)?;
+            if shared.phase.load(Ordering::Relaxed) == MEASURED {
+                latency.borrow_mut().record(started.elapsed());
+            }
+            next = socket.try_next()?;
+        }
+    }
+}
+
+/// Ids of a run have as many digits as [`FIRST_ID`].
+fn write_id(text: &mut [u8], at: usize, id: u64) {
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(id).as_bytes();
+    text[at..at + digits.len()].copy_from_slice(digits);
 }
 
 /// Compares answers with the expected one: cheaply while they come in the same shape.
@@ -199,14 +257,31 @@ impl<'a> Checker<'a> {
         Self { status: expected.status, id_key, text: &expected.text, text_at: 0 }
     }
 
-    fn check(&mut self, answer: &Answer<'_>, id: &[u8]) -> std::result::Result<(), &'static str> {
+    /// The first id of an answer.
+    fn id(&self, answer: &Answer<'_>) -> Option<u64> {
+        let at = self.id_key.find(answer.body)? + b"\"id\":".len();
+        number(&answer.body[at..])
+    }
+
+    /// The answer must hold these ids, in order, and the text for each.
+    fn check(
+        &mut self,
+        answer: &Answer<'_>,
+        ids: std::ops::Range<u64>,
+    ) -> std::result::Result<(), &'static str> {
         if answer.status != self.status {
             return Err("another status");
         }
-        let at = self.id_key.find(answer.body).ok_or("no id")? + b"\"id\":".len();
-        let rest = &answer.body[at..];
-        if !rest.starts_with(id) || rest.get(id.len()).is_some_and(u8::is_ascii_digit) {
-            return Err("another id");
+        let mut found = self.id_key.find_iter(answer.body);
+        for id in ids.clone() {
+            let at = found.next().ok_or("no id")? + b"\"id\":".len();
+            if number(&answer.body[at..]) != Some(id) {
+                return Err("another id");
+            }
+        }
+        let elements = (ids.end - ids.start) as usize;
+        if elements > 1 && memmem::find_iter(answer.body, self.text).count() != elements {
+            return Err("another payload");
         }
         let there =
             |at: usize| answer.body.get(at..).is_some_and(|rest| rest.starts_with(self.text));
@@ -215,4 +290,10 @@ impl<'a> Checker<'a> {
         }
         Ok(())
     }
+}
+
+/// The digits at the beginning, as a number.
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&text[..digits]).ok()?.parse().ok()
 }

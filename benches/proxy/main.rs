@@ -13,6 +13,7 @@
 mod catalog;
 mod child;
 mod client;
+mod fanout;
 mod gateway;
 mod histogram;
 mod limits;
@@ -23,6 +24,7 @@ mod probe;
 mod report;
 mod scenario;
 mod session;
+mod socket;
 mod stream;
 mod stub;
 mod usage;
@@ -61,7 +63,7 @@ struct Options {
     /// Seconds of each measured window, instead of 2.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Idle clients at the end of each `memory` scenario, instead of 5,000 or 10,000.
+    /// Clients at the end of each `memory` scenario, instead of 5,000 or 10,000, and of `fan-out`, instead of 1,000.
     #[arg(long, value_name = "NUMBER")]
     clients: Option<usize>,
     /// The gateway's program, instead of the one of the bench profile.
@@ -178,10 +180,18 @@ fn compare(options: &Options) -> Result<()> {
         growths.push(growth.map_err(|error| format!("{name}: {error}"))?);
         eprintln!("{name}: done");
     }
+    let mut fan_out = None;
+    if gateway.is_some() && options.wants(fanout::NAME) {
+        let clients = options.clients.unwrap_or(if options.quick { 100 } else { 1_000 });
+        let told = fanout::measure(options.gateway.as_deref(), stub.address, clients);
+        fan_out = Some(told.map_err(|error| format!("{}: {error}", fanout::NAME))?);
+        eprintln!("{}: done", fanout::NAME);
+    }
     println!("load average after: {}\n", usage::load_average());
     report::print_load(&tables);
     report::print_memory(&memory);
     report::print_growth(&growths);
+    report::print_fan_out(fan_out.as_ref());
     Ok(())
 }
 
@@ -193,11 +203,13 @@ fn check_stub(stub: SocketAddr) -> Result<()> {
 
 /// The rounds of one scenario.
 fn measure(scenario: &Scenario, running: &[Running<'_>], options: &Options) -> Result<Rows> {
-    let plans = plans(scenario, running)?;
+    let running: Vec<_> =
+        running.iter().filter(|running| scenario.load.suits(running.target)).collect();
+    let plans = plans(scenario, &running)?;
     let mut rows = Rows::new(scenario.about);
     for round in 1..=options.rounds() {
         let mut windows: Vec<(Target, Window)> = Vec::new();
-        for (Running { target, child, .. }, plans) in running.iter().zip(&plans) {
+        for (Running { target, child, .. }, plans) in running.iter().copied().zip(&plans) {
             let cpu = || usage::cpu(child.pid());
             let window =
                 load::run(child.address, plans, scenario.connections, options.times(), cpu)
@@ -211,7 +223,7 @@ fn measure(scenario: &Scenario, running: &[Running<'_>], options: &Options) -> R
 }
 
 /// What each target is asked, after its first answers agreed with the direct ones.
-fn plans(scenario: &Scenario, running: &[Running<'_>]) -> Result<Vec<Vec<Plan>>> {
+fn plans(scenario: &Scenario, running: &[&Running<'_>]) -> Result<Vec<Vec<Plan>>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut all: Vec<Vec<Plan>> = Vec::new();
     for Running { target, child, .. } in running {

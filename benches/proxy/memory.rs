@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::gateway::Gateway;
 use crate::scenario::{Call, Client, Load, Target, modern_headers, modern_meta};
-use crate::session::Session;
+use crate::session::{self, Session};
+use crate::socket::Socket;
 use crate::stream::Streams;
 use crate::stub::faults;
 use crate::{Result, limits, usage};
@@ -27,6 +28,8 @@ pub(crate) enum Kind {
     OwnStreams,
     /// Open `subscriptions/listen` requests of clients without sessions.
     Listens,
+    /// WebSockets on a plain route.
+    Sockets,
 }
 
 impl Kind {
@@ -34,7 +37,7 @@ impl Kind {
     fn connections(self) -> u64 {
         match self {
             Self::Sessions => 0,
-            Self::Streams | Self::Listens => 1,
+            Self::Streams | Self::Listens | Self::Sockets => 1,
             Self::OwnStreams => 2,
         }
     }
@@ -42,7 +45,7 @@ impl Kind {
 
 /// Each with its name for `--only` and in the table, and how many there are after each step. The price of one is the
 /// slope between the last two, so that what grows once (pools, tables) does not count.
-pub(crate) const KINDS: [(Kind, &str, &str, [usize; 2]); 4] = [
+pub(crate) const KINDS: [(Kind, &str, &str, [usize; 2]); 5] = [
     (Kind::Sessions, "memory-sessions", "idle sessions", [1_000, 5_000]),
     (Kind::Streams, "memory-streams", "idle sessions with a stream", [1_000, 10_000]),
     (
@@ -52,6 +55,7 @@ pub(crate) const KINDS: [(Kind, &str, &str, [usize; 2]); 4] = [
         [1_000, 5_000],
     ),
     (Kind::Listens, "memory-listens", "idle subscriptions/listen", [1_000, 10_000]),
+    (Kind::Sockets, "memory-sockets", "idle WebSockets", [1_000, 10_000]),
 ];
 
 /// Resident bytes of a gateway that nobody has called yet, and after each step.
@@ -100,7 +104,7 @@ pub(crate) fn grow(
             grown.push((step, usage::rss(gateway.child.pid())?));
         }
         let mut told = None;
-        if kind != Kind::Sessions {
+        if !matches!(kind, Kind::Sessions | Kind::Sockets) {
             let took = crowd.tell(stub).await?;
             told = Some((took, usage::rss(gateway.child.pid())?));
         }
@@ -117,26 +121,38 @@ struct Crowd {
     /// All sessions are opened on one connection.
     session: Session,
     streams: Streams,
+    sockets: Vec<Socket>,
     size: usize,
 }
 
 impl Crowd {
     async fn new(kind: Kind, address: SocketAddr) -> Result<Self> {
         let call = match kind {
+            Kind::Sockets => Load::WebSocket(1).calls(Target::Gateway).remove(0),
             Kind::Sessions => Load::Call("text_1k").calls(Target::Gateway).remove(0),
             Kind::Streams => at("/shared"),
             Kind::OwnStreams => at("/own"),
             Kind::Listens => listen(),
         };
         let session = Session::open(address, &call).await?;
-        let mut crowd = Self { kind, address, call, session, streams: Streams::default(), size: 0 };
-        if kind != Kind::Listens {
+        let (streams, sockets) = (Streams::default(), Vec::new());
+        let mut crowd = Self { kind, address, call, session, streams, sockets, size: 0 };
+        if !matches!(kind, Kind::Listens | Kind::Sockets) {
             crowd.settle().await?;
         }
         Ok(crowd)
     }
 
     async fn add(&mut self) -> Result<()> {
+        if self.kind == Kind::Sockets {
+            // It has been of use once: that is what idle ones have been.
+            let mut socket = Socket::open(self.address, &self.call.path).await?;
+            socket.send(session::text(&self.call)).await?;
+            socket.next().await?;
+            self.sockets.push(socket);
+            self.size += 1;
+            return Ok(());
+        }
         if self.kind == Kind::Listens {
             let (request, _) = self.session.template(&self.call);
             self.size += 1;

@@ -9,8 +9,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::Result;
-use crate::scenario::{Call, Check, Client};
-use crate::session::{FIRST_ID, Session};
+use crate::scenario::{Call, Carrier, Check, Client};
+use crate::session::{self, FIRST_ID, Session};
+use crate::socket::{SWITCHED, Socket};
 
 /// How long a target may take until its answers are right; a catalog is filled in the background.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -61,12 +62,22 @@ pub(crate) async fn expect(
 
 async fn ask(address: SocketAddr, call: &Call) -> Result<Expected> {
     let mut session = Session::open(address, call).await?;
-    let (request, _) = session.template(call);
-    let answer = session.client.send(&request).await?;
-    let status = answer.status;
-    let body = std::str::from_utf8(answer.body)?;
+    let (status, body) = if let Carrier::WebSocket(_) = call.carrier {
+        let mut socket = Socket::open(address, &call.path).await?;
+        socket.send(session::text(call)).await?;
+        (SWITCHED, socket.next().await?)
+    } else {
+        let (request, _) = session.template(call);
+        let answer = session.client.send(&request).await?;
+        (answer.status, std::str::from_utf8(answer.body)?.to_owned())
+    };
     let text = body.lines().filter_map(|line| line.strip_prefix("data:")).next_back();
-    let text = text.unwrap_or(body);
+    let text = text.unwrap_or(&body);
+    // All elements of a batch have the same answer.
+    let text = match call.carrier {
+        Carrier::Batch(size) => first(text, size)?,
+        Carrier::Post | Carrier::WebSocket(_) => text,
+    };
     let message: Message<'_> = serde_json::from_str(text).map_err(|error| {
         format!("status {status}, {error}: {}", text.get(..text.len().min(300)).unwrap_or(""))
     })?;
@@ -82,6 +93,15 @@ async fn ask(address: SocketAddr, call: &Call) -> Result<Expected> {
     let essence = essence(call.check, serde_json::from_slice(&text)?)?;
     session.close().await?;
     Ok(Expected { status, text, essence })
+}
+
+/// The first element of the answer to a batch, which must be of that size.
+fn first(text: &str, size: usize) -> Result<&str> {
+    let elements: Vec<&RawValue> = serde_json::from_str(text)?;
+    match elements.first() {
+        Some(element) if elements.len() == size => Ok(element.get()),
+        _ => Err(format!("{} answers to a batch of {size}: {text:.300}", elements.len()).into()),
+    }
 }
 
 fn essence(check: Check, mut answer: Value) -> Result<Value> {

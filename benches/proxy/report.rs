@@ -1,5 +1,6 @@
 //! Figures to a Markdown table: medians with ranges, always beside what they are compared with.
 
+use crate::fanout::FanOut;
 use crate::load::Window;
 use crate::memory::Growth;
 use crate::scenario::Target;
@@ -137,6 +138,17 @@ pub(crate) fn print_growth(growths: &[Growth]) {
         let (overall, slope) = (overall / 1024.0, slope / 1024.0);
         println!("| {} | {sizes} | {overall:.1} | {slope:.1} | {told} |", growth.about);
     }
+}
+
+/// Prints what telling many clients of one event costs.
+pub(crate) fn print_fan_out(fan_out: Option<&FanOut>) {
+    let Some(FanOut { clients, cpu, took }) = fan_out else { return };
+    let millis: Vec<f64> = took.iter().map(|took| took.as_secs_f64() * 1000.0).collect();
+    println!(
+        "\n| notification to | CPU µs for each client | all told after, ms |\n| --- | --- | --- |"
+    );
+    let micros = cpu.as_secs_f64() * 1e6;
+    println!("| {clients} WebSocket clients | {micros:.2} | {} |", show(&millis, 1));
 }
 
 fn mib(bytes: u64) -> f64 {

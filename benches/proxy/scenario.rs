@@ -1,6 +1,6 @@
 //! What is measured: which request goes to which path of which target.
 
-use crate::catalog::MERGED;
+use crate::catalog::{MERGED, SPREAD};
 
 /// The revision that every session of a run agrees on.
 pub(crate) const LEGACY: &str = "2025-11-25";
@@ -53,8 +53,15 @@ pub(crate) enum Load {
     ListMerged,
     /// `tools/call` of a tool that nobody has.
     Refused,
-    /// A plain JSON-RPC call.
-    Plain,
+    /// A plain JSON-RPC call of that method.
+    Plain(&'static str),
+    /// A plain JSON-RPC call of a method that nobody has.
+    PlainRefused,
+    /// A batch of so many plain calls, through the gateway to four upstreams.
+    Batch(usize),
+    /// Plain JSON-RPC calls over WebSocket to an upstream over WebSocket, so many in flight on each connection. The
+    /// passthrough has no part in it.
+    WebSocket(usize),
     /// `tools/call` by a client without sessions to an upstream without sessions.
     Modern(&'static str),
     /// `tools/call` by a client with a session to an upstream without. Directly and through the passthrough it goes to
@@ -79,7 +86,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "call-sse",    about: "tools/call, 1 KiB by SSE, 32 connections",    connections: 32,  load: Load::Call("sse_1k") },
     Scenario { name: "call-of-4",   about: "tools/call, 1 KiB, one of 4 upstreams, 32",   connections: 32,  load: Load::CallOneOfFour("text_1k") },
     Scenario { name: "list",        about: "tools/list, 4 x 50 tools, 32 connections",    connections: 32,  load: Load::ListMerged },
-    Scenario { name: "plain",       about: "plain JSON-RPC call, 32 connections",         connections: 32,  load: Load::Plain },
+    Scenario { name: "plain",       about: "plain JSON-RPC call, 32 connections",         connections: 32,  load: Load::Plain("sum") },
+    Scenario { name: "plain-1",     about: "plain JSON-RPC call, one connection",         connections: 1,   load: Load::Plain("sum") },
+    Scenario { name: "plain-128",   about: "plain JSON-RPC call, 128 connections",        connections: 128, load: Load::Plain("sum") },
+    Scenario { name: "plain-100k",  about: "plain JSON-RPC call, 100 KiB, 32",            connections: 32,  load: Load::Plain("large_100k") },
+    Scenario { name: "plain-4m",    about: "plain JSON-RPC call, 4 MiB, 8",               connections: 8,   load: Load::Plain("large_4m") },
+    Scenario { name: "plain-none",  about: "plain JSON-RPC call of an unknown method, 32", connections: 32, load: Load::PlainRefused },
+    Scenario { name: "batch-20",    about: "batch of 20 over 4 upstreams, 32 connections", connections: 32, load: Load::Batch(20) },
+    Scenario { name: "ws-1x32",     about: "WebSocket to WebSocket, 32 in flight on one", connections: 1,   load: Load::WebSocket(32) },
+    Scenario { name: "ws-32x1",     about: "WebSocket to WebSocket, one on each of 32",   connections: 32,  load: Load::WebSocket(1) },
     Scenario { name: "refused",     about: "tools/call of an unknown tool, 32",           connections: 32,  load: Load::Refused },
     Scenario { name: "latency",     about: "tools/call, 1 KiB, one connection",           connections: 1,   load: Load::Call("text_1k") },
     Scenario { name: "modern-1k",     about: "2026-07-28, tools/call, 1 KiB, 32 connections",  connections: 32,  load: Load::Modern("text_1k") },
@@ -102,6 +117,19 @@ pub(crate) struct Call {
     /// Lines of the header that repeat the body.
     pub(crate) headers: String,
     pub(crate) check: Check,
+    /// What carries it.
+    pub(crate) carrier: Carrier,
+}
+
+/// What carries the calls of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// A POST for each.
+    Post,
+    /// A POST for a batch of so many.
+    Batch(usize),
+    /// Text messages of a WebSocket, so many in flight.
+    WebSocket(usize),
 }
 
 /// How a call introduces its client.
@@ -132,6 +160,11 @@ pub(crate) enum Check {
 }
 
 impl Load {
+    /// Whether a target can carry it.
+    pub(crate) fn suits(self, target: Target) -> bool {
+        target != Target::Passthrough || !matches!(self, Self::WebSocket(_))
+    }
+
     /// The requests of this load; the connections are spread over them.
     pub(crate) fn calls(self, target: Target) -> Vec<Call> {
         let through = target == Target::Gateway;
@@ -161,18 +194,44 @@ impl Load {
                 client: Client::Legacy,
                 headers: String::new(),
                 check: Check::Tools,
+                carrier: Carrier::Post,
             }],
             Self::Refused => vec![tool_call(one_upstream(through), "nobody_has_it", Check::Error)],
-            Self::Plain => vec![Call {
-                path: "/rpc".to_owned(),
-                method: "sum",
-                params: "[19,23]".to_owned(),
-                client: Client::Unnamed,
-                headers: String::new(),
-                check: Check::Result,
-            }],
+            Self::Plain(method) => vec![plain_call("/rpc", method, Carrier::Post)],
+            Self::PlainRefused => {
+                let path = if through { "/rpc4" } else { "/rpc" };
+                vec![Call {
+                    check: Check::Error,
+                    ..plain_call(path, "nobody_has_it", Carrier::Post)
+                }]
+            }
+            Self::Batch(size) => {
+                let path = if through { "/rpc4" } else { "/rpc" };
+                vec![plain_call(path, "sum", Carrier::Batch(size))]
+            }
+            Self::WebSocket(in_flight) => {
+                let path = if through { "/ws" } else { "/rpc" };
+                vec![plain_call(path, "sum", Carrier::WebSocket(in_flight))]
+            }
         }
     }
+}
+
+fn plain_call(path: &str, method: &'static str, carrier: Carrier) -> Call {
+    Call {
+        path: path.to_owned(),
+        method,
+        params: "[19,23]".to_owned(),
+        client: Client::Unnamed,
+        headers: String::new(),
+        check: Check::Result,
+        carrier,
+    }
+}
+
+/// The method of one element of a batch: the gateway tells the upstream by it.
+pub(crate) fn spread(method: &str, element: usize) -> String {
+    format!("{}_{method}", SPREAD[element % SPREAD.len()])
 }
 
 fn one_upstream(through_gateway: bool) -> &'static str {
@@ -189,6 +248,7 @@ fn tool_call(path: &str, tool: &str, check: Check) -> Call {
         client: Client::Legacy,
         headers: String::new(),
         check,
+        carrier: Carrier::Post,
     }
 }
 

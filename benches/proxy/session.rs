@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::Result;
 use crate::client::{Client, header};
-use crate::scenario::{CLIENT_INFO, Call, Client as Said, LEGACY};
+use crate::scenario::{CLIENT_INFO, Call, Carrier, Client as Said, LEGACY, spread};
 
 /// Ids have ten digits, so that a request keeps its length from one id to the next.
 pub(crate) const FIRST_ID: u64 = 1_000_000_000;
@@ -59,14 +59,11 @@ impl Session {
         Ok(())
     }
 
-    /// The call as bytes, with [`FIRST_ID`], and where the digits of the id begin.
-    pub(crate) fn template(&self, call: &Call) -> (Vec<u8>, usize) {
-        let text = message(call.method, &call.params, Some(FIRST_ID));
-        let request = self.request("POST", &call.headers, &text);
-        let digits = FIRST_ID.to_string();
-        // From behind: the header holds other numbers, the id is the last member.
-        let at = memchr::memmem::rfind(&request, digits.as_bytes());
-        (request, at.expect("the message holds its id"))
+    /// The call as bytes, with [`FIRST_ID`] for each id, and where the digits of the ids begin.
+    pub(crate) fn template(&self, call: &Call) -> (Vec<u8>, Vec<usize>) {
+        let request = self.request("POST", &call.headers, &text(call));
+        let ids = ids(&request);
+        (request, ids)
     }
 
     /// The request for the stream of the session that belongs to no call.
@@ -100,6 +97,23 @@ impl Session {
         )
         .into_bytes()
     }
+}
+
+/// The text of a call.
+pub(crate) fn text(call: &Call) -> String {
+    let Carrier::Batch(size) = call.carrier else {
+        return message(call.method, &call.params, Some(FIRST_ID));
+    };
+    let element = |index| message(&spread(call.method, index), &call.params, Some(FIRST_ID));
+    let elements: Vec<String> = (0..size).map(element).collect();
+    format!("[{}]", elements.join(","))
+}
+
+/// Where the digits of the ids begin in a text of [`text`].
+pub(crate) fn ids(text: &[u8]) -> Vec<usize> {
+    let key = format!(r#""id":{FIRST_ID}"#);
+    let digits = key.len() - FIRST_ID.to_string().len();
+    memchr::memmem::find_iter(text, key.as_bytes()).map(|at| at + digits).collect()
 }
 
 /// A message in the order of members that the common SDKs write.

@@ -1,10 +1,11 @@
 //! The upstream of every target: MCP servers with sessions on `/a` to `/d`, `/merged` and `/s`, one without on
-//! `/modern`, plain JSON-RPC on `/rpc`. Every answer is made at start. Requests that no upstream should get are
+//! `/modern`, plain JSON-RPC on `/rpc`, also over WebSocket. Every answer is made at start. Requests that no upstream should get are
 //! counted ([`faults`]), so that a run does not measure a gateway that sends them.
 
 pub(crate) mod faults;
 mod legacy;
 mod modern;
+mod plain;
 mod reply;
 
 use std::convert::Infallible;
@@ -21,7 +22,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::catalog::{Answers, MODERN, SERVERS, STREAMING};
 use crate::{Result, child};
-use reply::{Reply, json, status, text};
+use reply::{Reply, status, text};
 
 /// Serves until standard input ends: a runtime for each core, connections handed round.
 pub(crate) fn run() -> Result<()> {
@@ -63,13 +64,17 @@ async fn serve(stream: tokio::net::TcpStream, answers: Arc<Answers>) {
     // A connection that breaks is the caller's to notice.
     let _ = hyper::server::conn::http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
         .await;
 }
 
 async fn answer(
     request: Request<Incoming>,
-    answers: &Answers,
+    answers: &Arc<Answers>,
 ) -> std::result::Result<Response<Reply>, Infallible> {
+    if request.uri().path() == plain::PATH && request.headers().contains_key(header::UPGRADE) {
+        return Ok(plain::upgrade(request, Arc::clone(answers)));
+    }
     let (head, body) = request.into_parts();
     let path = head.uri.path();
     match head.method {
@@ -81,11 +86,12 @@ async fn answer(
     }
     let Ok(body) = body.collect().await else { return Ok(status(StatusCode::BAD_REQUEST)) };
     let body = body.to_bytes();
-    if path == "/rpc" {
-        return Ok(match value(&body, b"\"id\":") {
-            Some(id) => json(id, &answers.plain),
-            None => status(StatusCode::NO_CONTENT),
-        });
+    if path == plain::PATH {
+        return Ok(plain::answer(&body, answers));
+    }
+    if path == plain::EMIT_PATH {
+        plain::emit();
+        return Ok(status(StatusCode::NO_CONTENT));
     }
     if path == reply::CHANGE_PATH {
         reply::change();

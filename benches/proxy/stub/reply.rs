@@ -34,6 +34,12 @@ pub(super) fn text(text: String) -> Response<Reply> {
     Response::new(Reply::Parts([Some(text.into()), None], true))
 }
 
+/// A JSON text that is complete.
+pub(super) fn whole(text: Vec<u8>) -> Response<Reply> {
+    let reply = Reply::Parts([Some(text.into()), None], true);
+    of_type(reply, HeaderValue::from_static("application/json"))
+}
+
 pub(super) fn json(id: &[u8], rest: &Bytes) -> Response<Reply> {
     let mut text = Vec::with_capacity(64 + rest.len().min(COPY_UP_TO));
     text.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
