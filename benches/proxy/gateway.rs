@@ -59,19 +59,29 @@ fn configuration(stub: SocketAddr) -> String {
          subscriptions = {{ \"demo_subscribe\" = {{ notification = \"demo_subscription\", \
          unsubscribe = \"demo_unsubscribe\", id = \"params.subscription\", share = true }} }}\n"
     );
-    let mut methods = Vec::new();
-    for name in SPREAD {
-        text += &format!(
-            "[upstreams.{name}]\nprotocol = \"jsonrpc\"\nurl = \"http://{stub}/rpc\"\nmax_concurrency = 1024\n"
-        );
-        methods.push(format!("\"{name}_*\" = \"{name}\""));
+    for (path, arrays) in [("/rpc4", false), ("/rpc4arrays", true)] {
+        text += &spread(stub, path, arrays);
     }
-    text += &format!(
-        "[[routes]]\npath = \"/rpc4\"\nprotocol = \"jsonrpc\"\nmethods = {{ {} }}\n",
-        methods.join(", ")
-    );
     text += "[[routes]]\npath = \"/mcp\"\nupstreams = [\"a\"]\n\
              [[routes]]\npath = \"/mcp4\"\nupstreams = [\"a\", \"b\", \"c\", \"d\"]\n\
              [[routes]]\npath = \"/rpc\"\nprotocol = \"jsonrpc\"\nmethods = { \"*\" = \"plain\" }\n";
     text
+}
+
+/// A route that spreads a batch over four upstreams, which take arrays or do not.
+fn spread(stub: SocketAddr, path: &str, arrays: bool) -> String {
+    let mut text = String::new();
+    let mut methods = Vec::new();
+    for letter in SPREAD {
+        let name = if arrays { format!("{letter}-arrays") } else { letter.to_owned() };
+        text += &format!(
+            "[upstreams.{name}]\nprotocol = \"jsonrpc\"\nurl = \"http://{stub}/rpc\"\n\
+             max_concurrency = 1024\nbatch = {arrays}\n"
+        );
+        methods.push(format!("\"{letter}_*\" = \"{name}\""));
+    }
+    let methods = methods.join(", ");
+    text + &format!(
+        "[[routes]]\npath = \"{path}\"\nprotocol = \"jsonrpc\"\nmethods = {{ {methods} }}\n"
+    )
 }

@@ -57,8 +57,8 @@ pub(crate) enum Load {
     Plain(&'static str),
     /// A plain JSON-RPC call of a method that nobody has.
     PlainRefused,
-    /// A batch of so many plain calls, through the gateway to four upstreams.
-    Batch(usize),
+    /// A batch of so many plain calls, on that route of the gateway, to four upstreams.
+    Batch(usize, &'static str),
     /// Plain JSON-RPC calls over WebSocket to an upstream over WebSocket, so many in flight on each connection. The
     /// passthrough has no part in it.
     WebSocket(usize),
@@ -92,7 +92,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "plain-100k",  about: "plain JSON-RPC call, 100 KiB, 32",            connections: 32,  load: Load::Plain("large_100k") },
     Scenario { name: "plain-4m",    about: "plain JSON-RPC call, 4 MiB, 8",               connections: 8,   load: Load::Plain("large_4m") },
     Scenario { name: "plain-none",  about: "plain JSON-RPC call of an unknown method, 32", connections: 32, load: Load::PlainRefused },
-    Scenario { name: "batch-20",    about: "batch of 20 over 4 upstreams, 32 connections", connections: 32, load: Load::Batch(20) },
+    Scenario { name: "batch-20",    about: "batch of 20 over 4 upstreams, 32 connections", connections: 32, load: Load::Batch(20, "/rpc4") },
+    Scenario { name: "batch-20-arrays", about: "the same, upstreams take arrays",         connections: 32, load: Load::Batch(20, "/rpc4arrays") },
     Scenario { name: "ws-1x32",     about: "WebSocket to WebSocket, 32 in flight on one", connections: 1,   load: Load::WebSocket(32) },
     Scenario { name: "ws-32x1",     about: "WebSocket to WebSocket, one on each of 32",   connections: 32,  load: Load::WebSocket(1) },
     Scenario { name: "refused",     about: "tools/call of an unknown tool, 32",           connections: 32,  load: Load::Refused },
@@ -205,8 +206,8 @@ impl Load {
                     ..plain_call(path, "nobody_has_it", Carrier::Post)
                 }]
             }
-            Self::Batch(size) => {
-                let path = if through { "/rpc4" } else { "/rpc" };
+            Self::Batch(size, path) => {
+                let path = if through { path } else { "/rpc" };
                 vec![plain_call(path, "sum", Carrier::Batch(size))]
             }
             Self::WebSocket(in_flight) => {
