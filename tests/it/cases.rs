@@ -7,7 +7,7 @@ use crate::gateway::repository;
 /// Kind, number, and the tests: `file::name` in `tests/it`, or a path below `src`.
 type Case = (&'static str, &'static str, &'static [&'static str]);
 
-const CASES: [Case; 32] = [
+const CASES: [Case; 34] = [
     (
         "HTTP sessions",
         "C001",
@@ -198,6 +198,33 @@ const CASES: [Case; 32] = [
             "calls::the_answer_suits_what_the_client_accepts",
             "limits::c075_origin_is_always_checked_and_host_on_loopback",
             "calls::the_upstream_sees_its_own_host_and_nothing_of_the_clients_headers",
+        ],
+    ),
+    (
+        "HTTP plumbing",
+        "C083, C085, C087, C089, C091",
+        &[
+            "hostile::c083_an_upstream_that_refuses_connections_is_unavailable_at_once",
+            "cases_bytes::c083_a_refusing_status_is_told_in_the_error_and_the_next_call_works",
+            "hostile::c085_redirects_of_the_same_origin_are_followed_with_the_whole_body",
+            "hostile::c085_a_redirect_loop_ends_in_an_error_that_names_no_place",
+            "hostile::c087_an_encoding_nobody_asked_for_costs_only_that_upstream",
+            "cases_bytes::c087_a_call_that_is_answered_in_an_encoding_nobody_asked_for_names_it",
+            "limits::c089_bodies_are_limited_by_length_and_while_they_are_read",
+            "encodings::compressed_bodies_are_inflated_within_the_limit_of_their_content",
+            "cases_bytes::c091_a_call_that_is_answered_by_no_answer_gets_one_error",
+        ],
+    ),
+    (
+        "network and TLS",
+        "C133, C135",
+        &[
+            "tls::c133_upstreams_are_believed_by_authority_name_and_time_and_asked_with_a_certificate",
+            "tls::wrong_files_are_found_by_check_with_line_and_key",
+            "unix::c135_a_socket_is_served_with_its_mode_and_removed_and_what_is_alive_is_not_taken_over",
+            "unix::c135_a_socket_that_nobody_serves_is_replaced_and_anything_else_is_left_alone",
+            "unix::event_streams_and_sessions_work_over_a_socket",
+            "unix::upstreams_are_dialled_over_sockets_with_a_path_behind",
         ],
     ),
     (

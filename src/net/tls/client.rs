@@ -175,12 +175,6 @@ pub fn refusal(error: &Error) -> Option<String> {
     }
 }
 
-/// The same by a text, where nothing else of the error was kept.
-pub fn refusal_in(text: &str) -> Option<String> {
-    let alerts = OF_OUR_CERTIFICATE.iter().map(|alert| Error::AlertReceived(*alert));
-    alerts.into_iter().find(|error| text.contains(&error.to_string())).map(|error| describe(&error))
-}
-
 const OF_OUR_CERTIFICATE: [AlertDescription; 8] = [
     AlertDescription::CertificateRequired,
     AlertDescription::BadCertificate,

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 
-pub use client::{ClientRecipe, describe, in_error, refusal, refusal_in};
+pub use client::{ClientRecipe, describe, in_error, refusal};
 pub use live::{Live, Recipe};
 pub use server::{HTTP1, HTTP2, ServerRecipe};
 

@@ -239,9 +239,10 @@ impl Pool {
     }
 
     async fn make_shared(self: &Arc<Self>, stream: Stream) -> hyper::Result<Lease> {
+        let (stream, refused) = shared::Noting::new(stream);
         let (sender, connection) = shared::handshake(stream, &self.tasks).await?;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let place = Line::first(number, sender, &self.metrics);
+        let place = Line::first(number, sender, refused, &self.metrics);
         {
             // Under the lock that [`Pool::close`] takes after it said so.
             let mut waiting = self.shard().waiting.lock();
@@ -391,6 +392,14 @@ impl Lease {
                     place.settle(rest, &pool.tasks);
                 }
             }
+        }
+    }
+
+    /// Why the upstream wants nothing on this connection, if that is its certificate.
+    pub(super) fn refusal(&self) -> Option<String> {
+        match self {
+            Self::Own { .. } => None,
+            Self::Shared(place, _) => place.line().refusal(),
         }
     }
 

@@ -22,7 +22,7 @@ use super::timer::{Expired, Timer};
 use crate::budget::Budget;
 use crate::config::{UpstreamConfig, UpstreamName};
 use crate::jsonrpc::Chunks;
-use crate::net::tls::{in_error, refusal, refusal_in};
+use crate::net::tls::{in_error, refusal};
 use crate::telemetry::UpstreamMetrics;
 use crate::upstream::CallError;
 use crate::upstream::dial::{Dialer, NoConnection, Offer};
@@ -238,6 +238,10 @@ impl Endpoint {
             };
             *written = error.take_message().is_none();
             let error = error.into_error();
+            if let Some(what) = lease.refusal() {
+                *written = false;
+                return Err(CallError::Connect { upstream: self.name.clone(), what, source: None });
+            }
             if lease.is_shared() {
                 // What it said it did not look at is sent again, on another connection.
                 if is_unprocessed(&error) && refusals < MAX_REFUSALS {
@@ -311,9 +315,7 @@ impl Endpoint {
 
     /// How a broken connection is told.
     pub(super) fn broken(&self, written: bool, error: &hyper::Error) -> CallError {
-        let refused = in_error(error).and_then(refusal);
-        let refused = refused.or_else(|| refusal_in(&reason(error)?.to_string()));
-        if let Some(what) = refused {
+        if let Some(what) = in_error(error).and_then(refusal) {
             return CallError::Connect { upstream: self.name.clone(), what, source: None };
         }
         if error.is_parse() || error.is_parse_too_large() {

@@ -1,9 +1,11 @@
 //! Connections of HTTP/2 to one upstream: shared by as many requests as the upstream takes at once.
 
 use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
@@ -12,12 +14,14 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, Connection, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::body::OutBody;
 use super::conn::{KEEP_FOR, REST, SETTLE};
 use crate::net::Stream;
+use crate::net::tls::{in_error, refusal};
 use crate::telemetry::UpstreamMetrics;
 
 /// How often an upstream is asked whether it is still there.
@@ -51,11 +55,73 @@ where
     }
 }
 
+/// A stream that notes when our certificate is refused: nothing is left of the cause where a connection ends under its
+/// requests.
+#[derive(Debug)]
+pub(super) struct Noting {
+    stream: Stream,
+    refused: Arc<OnceLock<String>>,
+}
+
+impl Noting {
+    /// With what it notes.
+    pub(super) fn new(stream: Stream) -> (Self, Arc<OnceLock<String>>) {
+        let refused = Arc::<OnceLock<String>>::default();
+        (Self { stream, refused: Arc::clone(&refused) }, refused)
+    }
+}
+
+impl AsyncRead for Noting {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if let Poll::Ready(Err(error)) = &read
+            && let Some(what) = in_error(error).and_then(refusal)
+        {
+            let _ = self.refused.set(what);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Noting {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
 /// A new connection, and what drives it.
 pub(super) async fn handshake(
-    stream: Stream,
+    stream: Noting,
     tasks: &TaskTracker,
-) -> hyper::Result<(SendRequest<OutBody>, Connection<TokioIo<Stream>, OutBody, Runner>)> {
+) -> hyper::Result<(SendRequest<OutBody>, Connection<TokioIo<Noting>, OutBody, Runner>)> {
     http2::Builder::new(Runner(tasks.clone()))
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
@@ -74,6 +140,7 @@ pub(super) async fn handshake(
 pub(super) struct Line {
     pub(super) number: u64,
     sender: SendRequest<OutBody>,
+    refused: Arc<OnceLock<String>>,
     metrics: Arc<UpstreamMetrics>,
     use_: Mutex<Use>,
     /// How many requests the upstream takes at once, as far as is known.
@@ -96,6 +163,7 @@ impl Line {
     pub(super) fn first(
         number: u64,
         sender: SendRequest<OutBody>,
+        refused: Arc<OnceLock<String>>,
         metrics: &Arc<UpstreamMetrics>,
     ) -> Place {
         metrics.connections_active.inc();
@@ -104,6 +172,7 @@ impl Line {
         Place(Arc::new(Self {
             number,
             sender,
+            refused,
             metrics,
             use_: Mutex::new(use_),
             most: AtomicUsize::new(UNTOLD),
@@ -114,7 +183,7 @@ impl Line {
     /// Runs the connection until it ends.
     pub(super) async fn drive(
         line: std::sync::Weak<Self>,
-        mut connection: Connection<TokioIo<Stream>, OutBody, Runner>,
+        mut connection: Connection<TokioIo<Noting>, OutBody, Runner>,
     ) -> hyper::Result<()> {
         poll_fn(|cx| {
             let ended = Pin::new(&mut connection).poll(cx);
@@ -146,6 +215,11 @@ impl Line {
         let used = self.use_.lock();
         let old = used.requests == 0 && now.duration_since(used.unused_since) > KEEP_FOR;
         !used.open || old || self.sender.is_closed()
+    }
+
+    /// Why the upstream wants nothing on it, if that is our certificate.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.refused.get().cloned()
     }
 
     /// Takes no more requests; it ends with the last one on it.
