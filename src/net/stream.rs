@@ -8,6 +8,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
+/// How often is read what a connection may still hold that can no longer be written to.
+const UNREAD: usize = 8;
+
 /// A connection of any kind.
 #[derive(Debug)]
 pub enum Stream {
@@ -27,6 +30,42 @@ impl Stream {
             Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),
         }
     }
+}
+
+/// What the other side said before it closed explains more than that it closed: an alert that waits to be read takes
+/// the place of the error that writing gave.
+fn told(stream: &mut TlsStream<TcpStream>, cx: &mut Context<'_>, error: io::Error) -> io::Error {
+    let mut scrap = [0; 512];
+    for _ in 0..UNREAD {
+        let mut buffer = ReadBuf::new(&mut scrap);
+        match Pin::new(&mut *stream).poll_read(cx, &mut buffer) {
+            Poll::Ready(Err(told)) if told.get_ref().is_some() => return told,
+            Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
+            _ => break,
+        }
+    }
+    error
+}
+
+/// The same call for writing on whichever kind it is.
+macro_rules! write {
+    ($stream:expr, $cx:expr, $inner:ident => $call:expr) => {
+        match $stream.get_mut() {
+            Stream::Tcp(inner) => {
+                let $inner = Pin::new(inner);
+                $call
+            }
+            Stream::Unix(inner) => {
+                let $inner = Pin::new(inner);
+                $call
+            }
+            Stream::Tls(inner) => {
+                let $inner = Pin::new(&mut **inner);
+                let written = $call;
+                written.map_err(|error| told(inner, $cx, error))
+            }
+        }
+    };
 }
 
 /// The same call on whichever kind it is.
@@ -65,7 +104,7 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        each!(self, inner => inner.poll_write(cx, bytes))
+        write!(self, cx, inner => inner.poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
@@ -73,7 +112,7 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        each!(self, inner => inner.poll_write_vectored(cx, slices))
+        write!(self, cx, inner => inner.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -85,7 +124,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, inner => inner.poll_flush(cx))
+        write!(self, cx, inner => inner.poll_flush(cx))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -71,6 +71,17 @@ impl Noting {
     }
 }
 
+impl Noting {
+    fn note<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &result
+            && let Some(what) = in_error(error).and_then(refusal)
+        {
+            let _ = self.refused.set(what);
+        }
+        result
+    }
+}
+
 impl AsyncRead for Noting {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -78,12 +89,7 @@ impl AsyncRead for Noting {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if let Poll::Ready(Err(error)) = &read
-            && let Some(what) = in_error(error).and_then(refusal)
-        {
-            let _ = self.refused.set(what);
-        }
-        read
+        self.note(read)
     }
 }
 
@@ -93,7 +99,8 @@ impl AsyncWrite for Noting {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note(written)
     }
 
     fn poll_write_vectored(
@@ -101,7 +108,8 @@ impl AsyncWrite for Noting {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.note(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -109,7 +117,8 @@ impl AsyncWrite for Noting {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.note(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
