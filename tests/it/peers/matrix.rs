@@ -45,10 +45,11 @@ struct Server {
     asks: &'static [Question],
 }
 
-/// A client: its command line before and after the URL, the path, the revision it has to end up with, and what it
+/// A client: its command line before and after the URL, scheme and path of that, the revision it has to end up with, and what it
 /// answers.
 struct Client {
     line: &'static [&'static str],
+    scheme: &'static str,
     path: &'static str,
     rest: &'static [&'static str],
     revision: &'static str,
@@ -87,12 +88,12 @@ const fn client(
     revision: &'static str,
     answers: &'static [Question],
 ) -> Client {
-    Client { line, path: "/mcp", rest, revision, answers }
+    Client { line, scheme: "http", path: "/mcp", rest, revision, answers }
 }
 
 /// Clients of each revision; those of the modern era also held to the handshake. `rmcp` asks for a revision that has no
 /// handshake, unless told to look first.
-const CLIENTS: [Client; 15] = [
+const CLIENTS: [Client; 17] = [
     Client { path: "/mcp/sse", ..client(&[SDK171, "client1.py"], &[], "2024-11-05", &[Sampling]) },
     client(&[SDK194, "client1.py"], &[], "2025-03-26", &[Sampling]),
     client(&[SDK1131, "client1.py"], &[], "2025-06-18", BOTH),
@@ -109,6 +110,11 @@ const CLIENTS: [Client; 15] = [
     client(&[NODE, "client.cjs", TS117], &["legacy"], "2025-06-18", BOTH),
     client(&[NODE, "client.cjs", TS132], &["legacy"], "2025-11-25", BOTH),
     client(&[NODE, "client.cjs", TS_CLIENT], &["auto"], "2026-07-28", BOTH),
+    Client { scheme: "ws", ..client(&[SDK1, "client1.py"], &[], "2025-11-25", BOTH) },
+    Client {
+        scheme: "ws",
+        ..client(&[NODE, "client.cjs", TS132], &["legacy"], "2025-11-25", BOTH)
+    },
     client(&[RUST, "rmcp-client"], &["initialize"], "2025-11-25", &[Elicitation]),
     client(&[RUST, "rmcp-client"], &["auto"], "2026-07-28", &[Elicitation]),
 ];
@@ -195,10 +201,11 @@ async fn clients_of_every_sdk_list_call_and_are_asked_by_servers_of_every_sdk() 
     // One after the other: over stdio, older SDKs ask without saying in which call.
     let mut wrong = Vec::new();
     for client in &CLIENTS {
-        let who = [client.line, client.rest].concat();
+        let who = [client.line, client.rest, &[client.scheme]].concat();
         let line = self::command(&peers, client.line);
         let mut command = Command::new(&line[0]);
-        command.args(&line[1..]).arg(gateway.url(client.path)).args(client.rest).arg(&calls);
+        let url = gateway.url(client.path).replacen("http", client.scheme, 1);
+        command.args(&line[1..]).arg(url).args(client.rest).arg(&calls);
         let printed: Value = serde_json::from_str(&output(command).await).expect("it is JSON");
         let (results, asked) = expected(client);
         for (index, want) in results.iter().enumerate() {
