@@ -94,6 +94,11 @@ pub struct ServerConfig {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
     pub body_timeout: Duration,
+    /// How long a client may read nothing of what waits for it; then its connection is closed. WebSockets have
+    /// `ws_write_timeout`.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::Span")]
+    pub write_timeout: Duration,
     /// Interval of keep-alive comments on idle event streams; also how long an answer may stay away before an
     /// event stream is opened for it.
     #[serde(with = "units::duration")]
@@ -158,6 +163,7 @@ impl Default for ServerConfig {
             max_streams: 256,
             header_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(10),
             ws_max_in_flight: 64,
             ws_ping_interval: Duration::from_secs(30),

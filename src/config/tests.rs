@@ -304,6 +304,7 @@ fn limits_that_would_stop_everything_are_refused() {
     for key in [
         "header_timeout",
         "body_timeout",
+        "write_timeout",
         "batch_timeout",
         "keep_alive",
         "session_idle_timeout",

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -20,6 +21,7 @@ use super::http::{Connection, serve as serve_request};
 use super::listener::Serving;
 use super::multiplexed;
 use super::peek::{Peeked, Version};
+use super::watched::Watched;
 use crate::config::ServerConfig;
 use crate::net::{Peer, Stream};
 
@@ -34,12 +36,13 @@ pub(super) struct Limits {
     pub(super) header_timeout: Duration,
     pub(super) max_header: usize,
     pub(super) max_streams: u32,
+    pub(super) write_timeout: Duration,
 }
 
 impl Limits {
     fn of(server: &ServerConfig) -> Self {
-        let ServerConfig { header_timeout, max_header, max_streams, .. } = *server;
-        Self { header_timeout, max_header, max_streams }
+        let ServerConfig { header_timeout, max_header, max_streams, write_timeout, .. } = *server;
+        Self { header_timeout, max_header, max_streams, write_timeout }
     }
 }
 
@@ -76,7 +79,9 @@ impl Accepted {
         let Some((stream, version)) = begun else { return Ok(()) };
         let Self { serving, peer, local, permit } = self;
         let pipeline = Arc::clone(&serving.pipeline);
-        let connection = Connection { pipeline, serving, peer, local, _permit: permit };
+        let upgraded = Arc::<AtomicBool>::default();
+        let stream = Watched::new(stream, limits.write_timeout, &upgraded);
+        let connection = Connection { pipeline, serving, peer, local, upgraded, _permit: permit };
         let connection = Arc::new(connection);
         match version {
             Version::Http1 => http1(connection, stream, limits, drained).await?,
@@ -128,7 +133,7 @@ async fn tell_plain(mut stream: TcpStream) -> io::Result<()> {
 
 async fn http1(
     connection: Arc<Connection>,
-    stream: Peeked,
+    stream: Watched<Peeked>,
     limits: Limits,
     mut drained: Pin<&mut WaitForCancellationFuture<'_>>,
 ) -> hyper::Result<()> {

@@ -1,6 +1,7 @@
 //! One HTTP request: checked, read, handed to the pipeline, answered.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     /// It came in where only this machine can.
     pub(super) local: bool,
+    /// It is a WebSocket now, which has a clock of its own for a client that does not read.
+    pub(super) upgraded: Arc<AtomicBool>,
     /// Held as long as it lasts, whatever it is upgraded to.
     pub(super) _permit: OwnedSemaphorePermit,
 }

@@ -12,6 +12,7 @@ mod intake;
 mod listener;
 mod multiplexed;
 mod peek;
+mod watched;
 mod ws;
 
 pub use bind::{BindError, Listener, bind, bind_tcp};

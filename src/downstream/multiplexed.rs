@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::connection::Limits;
 use super::http::{Connection, serve as serve_request};
 use super::peek::Peeked;
+use super::watched::Watched;
 
 /// How often a client is asked whether it is still there.
 const PING: Duration = Duration::from_secs(30);
@@ -101,7 +102,7 @@ impl Drop for Asked<'_> {
 /// Serves it to its end. It is told to end at a drain, and when nothing was asked on it for `header_timeout`.
 pub(super) async fn serve(
     connection: Arc<Connection>,
-    stream: Peeked,
+    stream: Watched<Peeked>,
     limits: Limits,
     mut drained: Pin<&mut WaitForCancellationFuture<'_>>,
 ) -> hyper::Result<()> {

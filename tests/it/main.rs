@@ -16,6 +16,7 @@ mod cases_route;
 mod chaos;
 mod cli;
 mod client;
+mod deaf;
 mod drain;
 mod encodings;
 mod fake;

@@ -39,6 +39,7 @@ impl Checks<'_> {
         for (key, duration) in [
             ("header_timeout", server.header_timeout),
             ("body_timeout", server.body_timeout),
+            ("write_timeout", server.write_timeout),
             ("batch_timeout", server.batch_timeout.unwrap_or(std::time::Duration::MAX)),
             ("keep_alive", server.keep_alive),
             ("ws_ping_interval", server.ws_ping_interval),

@@ -1,6 +1,7 @@
 //! The handshake (RFC 6455 §4.2): a GET that asks for a WebSocket is answered with 101, and the connection goes on as one.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use http::header::{
     CONNECTION, HeaderName, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
@@ -84,6 +85,7 @@ pub(in crate::downstream) fn upgrade(
     tracker.spawn(async move {
         match upgrading.await {
             Ok(upgraded) => {
+                connection.upgraded.store(true, Ordering::Relaxed);
                 let socket = Socket::new(&connection.pipeline, inbound.clone());
                 task::run(&connection, &inbound, upgraded, socket).await;
             }

@@ -83,6 +83,10 @@ impl LargeAnswer {
     /// It cannot be completed: what went out so far must never be taken as whole.
     pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
         loop {
+            if !self.ready.is_empty() && Instant::now() >= self.hard {
+                // However slowly the client takes it: it ends, and with it what it holds.
+                return Err(self.late(self.max));
+            }
             if let Some(first) = self.ready.front_mut() {
                 let piece = first.split_to(first.len().min(PIECE));
                 if first.is_empty() {
@@ -94,11 +98,8 @@ impl LargeAnswer {
             let Some((body, ..)) = &mut self.body else { return Ok(None) };
             let soft = Instant::now() + self.silence;
             let data = timeout_at(soft.min(self.hard), next_data(body)).await;
-            let late = || CallError::Timeout {
-                upstream: self.endpoint.name.clone(),
-                after: if soft < self.hard { self.silence } else { self.max },
-            };
-            match data.map_err(|_| late())?.map_err(|unread| self.unread(&unread))? {
+            let after = if soft < self.hard { self.silence } else { self.max };
+            match data.map_err(|_| self.late(after))?.map_err(|unread| self.unread(&unread))? {
                 Some(data) => self.take(&data)?,
                 None => self.finish()?,
             }
@@ -126,6 +127,10 @@ impl LargeAnswer {
             lease.release(None, keep_for);
         }
         Ok(())
+    }
+
+    fn late(&self, after: Duration) -> CallError {
+        CallError::Timeout { upstream: self.endpoint.name.clone(), after }
     }
 
     fn unread(&self, unread: &Unread) -> CallError {
