@@ -237,6 +237,8 @@ pub(super) struct Traveller {
 #[derive(Debug)]
 pub(super) struct Array {
     backend: Arc<Backend>,
+    /// How long it may take: as long as any of its elements would alone.
+    limit: Duration,
     travellers: Vec<Traveller>,
 }
 
@@ -264,17 +266,22 @@ impl Sorted {
         }
         let places = order(&route.rules[rule]);
         let backend = &backends[places[0]];
+        let limit = Attempts::new(&route.rules[rule], places.clone()).limit();
         let traveller = Traveller { place, message, rule, places };
         let most = match backend.config().batch {
             true => backend.config().max_batch.unwrap_or(usize::MAX),
             false => 1,
         };
-        let open = self.arrays.iter_mut().rfind(|array| Arc::ptr_eq(&array.backend, backend));
+        // An array ends as a whole: what may take longer is not to end with what may not.
+        let open = self
+            .arrays
+            .iter_mut()
+            .rfind(|array| Arc::ptr_eq(&array.backend, backend) && array.limit == limit);
         match open.filter(|array| array.travellers.len() < most) {
             Some(array) => array.travellers.push(traveller),
             None => {
                 let backend = Arc::clone(backend);
-                self.arrays.push(Array { backend, travellers: vec![traveller] });
+                self.arrays.push(Array { backend, limit, travellers: vec![traveller] });
             }
         }
     }
@@ -302,7 +309,7 @@ pub(super) async fn requests(cx: &PlainContext, array: &Array) -> Vec<(usize, Op
     let alone = match &mut items[..] {
         [only] => vec![only],
         several => {
-            together(&array.backend, several).await;
+            together(array, several).await;
             let failed = several.iter_mut().filter_map(|item| {
                 let goes_on = matches!(&item.answer, Err(failed) if item.attempts.go_on(failed));
                 goes_on.then_some(item)
@@ -325,8 +332,8 @@ pub(super) async fn requests(cx: &PlainContext, array: &Array) -> Vec<(usize, Op
 }
 
 /// Sends the items as one array.
-async fn together(backend: &Backend, items: &mut [Item<'_>]) {
-    let limit = items.iter().map(|item| item.attempts.limit()).min().unwrap_or_default();
+async fn together(array: &Array, items: &mut [Item<'_>]) {
+    let (backend, limit) = (&array.backend, array.limit);
     let slot = attempts::slot(backend, limit).await;
     let started = Instant::now();
     match slot {

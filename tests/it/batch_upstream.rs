@@ -259,3 +259,28 @@ async fn elements_of_an_array_go_on_elsewhere_only_where_that_is_safe() {
     }
     assert_eq!(second.requests().len(), 1, "an unsafe call never runs twice");
 }
+
+#[tokio::test]
+async fn an_element_with_little_time_does_not_end_those_that_have_more() {
+    let up = Fake::plain()
+        .on("*", |call: Call| async move {
+            if call.req.text().contains("\"quick\"") {
+                return call.out.gone().await;
+            }
+            arrays(call).await;
+        })
+        .start()
+        .await;
+    let gateway = Setup::new()
+        .plain("up", &up, "batch = true")
+        .rpc(r#""quick" = { upstreams = ["up"], timeout = "300ms" }, "*" = "up""#)
+        .start()
+        .await;
+    let elements = [ask("a", "good"), ask("b", "quick"), ask("c", "good"), ask("d", "good")];
+    let items = gateway.http().post("/rpc", json!(elements).to_string()).await.json();
+    assert_eq!(items[1]["error"]["code"], -31003, "{items}");
+    for place in [0, 2, 3] {
+        assert_eq!(items[place]["result"][0], elements[place]["id"], "{items}");
+    }
+    assert_eq!(up.requests().len(), 2, "those that have the same time travel together");
+}
