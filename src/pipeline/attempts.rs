@@ -155,6 +155,14 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// How long the call of this attempt may take once it has its slot: a pattern's timeout covers the wait for that, too.
+    pub(super) fn limit_after(&self, waited: Duration, limit: Duration) -> Duration {
+        match self.rule.timeout {
+            Some(_) if !waited.is_zero() => limit.min(self.left()),
+            Some(_) | None => limit,
+        }
+    }
+
     /// What is left of the time for all attempts, in whole milliseconds, since it is told to the client.
     fn left(&self) -> Duration {
         let left = self.rule.time().saturating_sub(self.began.elapsed());
@@ -229,13 +237,15 @@ async fn once<'a>(
 ) -> Result<Came<'a>, Failed> {
     let backend = attempts.backend();
     ledger.goes_to(backend.upstream.name());
-    let slot = tokio::select! {
+    let limit = attempts.limit();
+    let (slot, waited) = tokio::select! {
         biased;
-        slot = slot(backend, attempts.limit()) => slot?,
+        slot = slot(backend, limit) => slot?,
         () = cx.pipeline.cut_off() => return Err(Failed::CutOff(not_sent(backend))),
     };
     let started = Instant::now();
-    let call = backend.timed_call(message.clone(), attempts.limit());
+    let limit = attempts.limit_after(waited, limit);
+    let call = backend.timed_call(message.clone(), limit);
     let put = async {
         match way {
             Way::Call => backend.upstream.call_plain(call).await.map(PlainAnswer::from),
@@ -290,14 +300,18 @@ pub(super) fn outcome(answer: &Result<Answer, Failed>) -> Outcome {
     }
 }
 
-/// A concurrency slot of an upstream.
-pub(super) async fn slot(backend: &Backend, patience: Duration) -> Result<Slot, Failed> {
+/// A concurrency slot of an upstream, and how long it took to get it.
+pub(super) async fn slot(
+    backend: &Backend,
+    patience: Duration,
+) -> Result<(Slot, Duration), Failed> {
     if let Some(slot) = backend.slots.try_take() {
         backend.metrics.queue_wait.observe(0.0);
-        return Ok(slot);
+        return Ok((slot, Duration::ZERO));
     }
     let queued = Instant::now();
     let slot = backend.slots.take(patience).await;
-    backend.metrics.queue_wait.observe(queued.elapsed().as_secs_f64());
-    slot.map_err(|refusal| Failed::slot(backend, refusal))
+    let waited = queued.elapsed();
+    backend.metrics.queue_wait.observe(waited.as_secs_f64());
+    slot.map(|slot| (slot, waited)).map_err(|refusal| Failed::slot(backend, refusal))
 }

@@ -337,11 +337,12 @@ async fn together(array: &Array, items: &mut [Item<'_>]) {
     let slot = attempts::slot(backend, limit).await;
     let started = Instant::now();
     match slot {
-        Ok(_slot) => {
-            let calls = items
-                .iter()
-                .map(|item| backend.timed_call(item.traveller.message.clone(), limit))
-                .collect();
+        Ok((_slot, waited)) => {
+            let call = |item: &Item<'_>| {
+                let limit = item.attempts.limit_after(waited, limit);
+                backend.timed_call(item.traveller.message.clone(), limit)
+            };
+            let calls = items.iter().map(call).collect();
             let answers = backend.upstream.call_batch(calls).await;
             for (item, answer) in items.iter_mut().zip(answers) {
                 item.answer = answer.map_err(Failed::Call);

@@ -1,11 +1,14 @@
 //! Plain routes: where methods go, which are served at all, and when a call may go on with another upstream.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::fake::{Call, Fake};
 use crate::gateway::{Gateway, Setup, closed_port};
+use crate::metrics::Metrics;
 
 /// Fails as the params say: the first of them is the mode.
 async fn fail(call: Call) {
@@ -147,6 +150,46 @@ async fn a_pattern_may_have_a_timeout_of_its_own() {
     assert!(reply.text().contains("300ms"), "{}", reply.text());
     let items = gateway.http().post("/rpc", format!("[{}]", ask(1, "slow", &json!([])))).await;
     assert_eq!(items.json()[0]["error"]["code"], -31003);
+}
+
+#[tokio::test]
+async fn the_timeout_of_a_pattern_covers_the_wait_for_a_slot_too() {
+    let go_on = Arc::new(Notify::new());
+    let gate = Arc::clone(&go_on);
+    let up = Fake::plain()
+        .on("first", move |call: Call| {
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.notified().await;
+                call.result("1").await;
+            }
+        })
+        .on("slow", |call: Call| async move { call.out.gone().await })
+        .start()
+        .await;
+    let gateway = Setup::new()
+        .plain("up", &up, "max_concurrency = 1")
+        .rpc(r#""slow" = { upstreams = ["up"], timeout = "3s" }, "*" = "up""#)
+        .start()
+        .await;
+    let first = gateway.http();
+    let first = first.post("/rpc", ask(1, "first", &json!([])));
+    let rest = async {
+        up.until_count("first", 1).await;
+        let slow = gateway.http();
+        let slow = slow.post("/rpc", ask(2, "slow", &json!([])));
+        let release = async {
+            let waits = |m: &Metrics| m.value("trunkline_exchanges_in_flight", &[]) == 2.0;
+            gateway.until("it waits", waits).await;
+            go_on.notify_one();
+        };
+        tokio::join!(slow, release).0
+    };
+    let (first, slow) = tokio::join!(first, rest);
+    assert_eq!((first.json()["result"].clone(), slow.code()), (json!(1), -31003));
+    assert_eq!(up.count("slow"), 1, "it came to be called");
+    let text = slow.text();
+    assert!(!text.contains("within 3s"), "less than all of it was left for the call: {text}");
 }
 
 #[tokio::test]
