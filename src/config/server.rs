@@ -104,7 +104,7 @@ pub struct ServerConfig {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
     pub keep_alive: Duration,
-    /// Most requests, notifications and batches of one WebSocket in flight at once. Plain routes read no further until
+    /// Most requests, notifications and batches of one WebSocket in flight at once. Plain routes take no more until
     /// one has ended; MCP routes, where answers and cancellations must be read, refuse what is over it.
     pub ws_max_in_flight: usize,
     /// How long a WebSocket may be silent before its client is asked whether it is still there.

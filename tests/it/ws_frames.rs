@@ -7,6 +7,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::fake::{Call, Fake};
 use crate::gateway::{Gateway, Setup};
+use crate::metrics::Metrics;
 use crate::ws_client::{ACCEPT, KEY, Raw, Ws, frame, handshake};
 
 async fn serve(server: &str) -> (Gateway, Fake) {
@@ -194,4 +195,40 @@ async fn c125_a_client_that_does_not_read_is_bounded_in_bytes_and_closed_with_th
     assert_eq!(ws.closed().await.0, 1013);
     drop(other);
     gateway.until("both are gone", |m| m.value("trunkline_streams", &[]) == 0.0).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_it_may_ask_no_more_is_noticed() {
+    let settings = "ws_max_in_flight = 1\nws_ping_interval = \"300ms\"\nws_ping_timeout = \"500ms\"";
+    let (gateway, node) = serve(settings).await;
+    let never = frame(0x81, br#"{"jsonrpc":"2.0","id":1,"method":"never"}"#);
+    let waits = frame(0x81, echo(2).as_bytes());
+    let none = |m: &Metrics| {
+        m.value("trunkline_exchanges_in_flight", &[]) == 0.0
+            && m.value("trunkline_streams", &[]) == 0.0
+    };
+    for (count, behind, how) in [
+        (1, Vec::new(), "is gone"),
+        (2, waits.clone(), "is gone"),
+        (3, [waits, frame(0x88, b"\x03\xe8")].concat(), "closes"),
+        (4, Vec::new(), "is silent"),
+    ] {
+        let mut client = Raw::open(&gateway, "/rpc").await;
+        client.write(&[never.clone(), behind].concat()).await;
+        node.until_count("never", count).await;
+        match how {
+            "is gone" => drop(client),
+            "closes" => {
+                assert_eq!(client.closed().await, 1000);
+                drop(client);
+            }
+            _ => {
+                assert_eq!(client.frame().await, Some((0x89, Vec::new())));
+                assert_eq!(client.closed().await, 1008);
+                drop(client);
+            }
+        }
+        gateway.until(&format!("the one that {how} has left nothing"), none).await;
+    }
+    assert_eq!(node.count("echo"), 0);
 }

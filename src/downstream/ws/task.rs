@@ -1,6 +1,7 @@
 //! The task of one WebSocket: it reads messages, polls what is worked on, and writes what is ready, all that is ready
 //! in one write.
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -25,6 +26,9 @@ use crate::wire::{CloseCode, FrameError, Received};
 const TURN: usize = 64;
 /// When enough waits to be written; the rest stays where it is counted.
 const ENOUGH: usize = 64 << 10;
+/// Most bytes of messages that wait for their turn while enough is worked on, and most such messages; reading stops
+/// with the first one beyond.
+const AHEAD: usize = 64 << 10;
 /// Less than this in the time for writing is nothing.
 const PROGRESS: usize = 16 << 10;
 /// How long the end may take: what is written last, and the client's word that it closes too.
@@ -92,6 +96,8 @@ pub(super) async fn run(
             Route::Mcp(_) => usize::MAX,
         },
         work: FuturesUnordered::new(),
+        ahead: VecDeque::new(),
+        ahead_bytes: 0,
         pong: None,
         heard: Instant::now(),
         asked: None,
@@ -159,9 +165,12 @@ struct Task<'a> {
     socket: Socket,
     server: &'a ServerConfig,
     metrics: &'a RouteMetrics,
-    /// Above so much work nothing is read.
+    /// Above so much work no message is taken.
     most: usize,
     work: FuturesUnordered<Work>,
+    /// Messages that wait until they may be taken. What follows them is read, too, so that an end is seen.
+    ahead: VecDeque<Bytes>,
+    ahead_bytes: usize,
     /// The payload of the ping that is to be answered.
     pong: Option<Bytes>,
     /// When something came last.
@@ -209,9 +218,16 @@ impl Task<'_> {
         }
     }
 
-    /// Whether the client is read from: not while it does not read itself, nor while enough of it is worked on.
+    /// Whether the client is read from: not while it does not read itself, nor while enough of it is worked on and
+    /// enough waits for that.
     fn reads(&self) -> bool {
-        self.blocked.is_none() && self.work.len() < self.most
+        let room = self.ahead_bytes < AHEAD && self.ahead.len() < TURN;
+        self.blocked.is_none() && (self.takes() || room)
+    }
+
+    /// Whether one more message may be worked on.
+    fn takes(&self) -> bool {
+        self.work.len() < self.most
     }
 
     /// Reads a number of messages; whether there may be more, or work that has not been polled.
@@ -221,13 +237,22 @@ impl Task<'_> {
             if !self.reads() {
                 return Ok(begun);
             }
+            if self.takes()
+                && let Some(text) = self.ahead.pop_front()
+            {
+                self.ahead_bytes -= text.len();
+                begun |= self.take(text);
+                continue;
+            }
             match self.frames.poll_read(cx) {
                 Poll::Pending => return Ok(begun),
                 Poll::Ready(Ok(Received::Message(text))) => {
                     self.metrics.bytes_in.inc_by(text.len() as u64);
-                    if let Some(work) = self.socket.take(text) {
-                        self.work.push(work);
-                        begun = true;
+                    if self.takes() {
+                        begun |= self.take(text);
+                    } else {
+                        self.ahead_bytes += text.len();
+                        self.ahead.push_back(text);
                     }
                 }
                 // Only the last of several pings need be answered (RFC 6455 §5.5.3).
@@ -244,6 +269,14 @@ impl Task<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Has a message worked on; whether anything is left to be done for it.
+    fn take(&mut self, text: Bytes) -> bool {
+        let work = self.socket.take(text);
+        let begun = work.is_some();
+        self.work.extend(work);
+        begun
     }
 
     /// Writes what is ready.
