@@ -146,6 +146,15 @@ impl Inflater {
         }
     }
 
+    /// How much has come out.
+    pub(super) fn len(&self) -> usize {
+        match &self.kind {
+            Kind::Begin(_) => 0,
+            Kind::Gzip(decoder) => decoder.get_ref().whole.len(),
+            Kind::Deflate { out, .. } => out.whole.len(),
+        }
+    }
+
     /// The whole content; a body that ends too early is broken.
     pub(super) fn end(self) -> Result<Bytes, Unread> {
         match self.kind {

@@ -12,6 +12,9 @@ use hyper::body::Incoming;
 use super::inflate::{Coding, Inflater};
 use crate::budget::{Budget, Full};
 
+/// How much of a compressed body is inflated before what has come out is counted.
+const PART: usize = 1 << 10;
+
 /// Why there is no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
@@ -41,8 +44,7 @@ pub(super) async fn read(
 ) -> Result<Bytes, Unread> {
     if let Some(coding) = coding {
         // Seldom, and large.
-        let text = Box::pin(read_inflated(body, coding, limit, pause)).await?;
-        return Ok(budget.hold(text.len())?.keep(text));
+        return Box::pin(read_inflated(body, coding, (limit, budget), pause)).await;
     }
     let announced = body.size_hint();
     if announced.lower() > limit as u64 {
@@ -74,19 +76,26 @@ pub(super) async fn read(
 async fn read_inflated(
     body: &mut Incoming,
     coding: Coding,
-    limit: usize,
+    (limit, budget): (usize, &Arc<Budget>),
     pause: Duration,
 ) -> Result<Bytes, Unread> {
     let mut left = Coding::most(limit);
     if body.size_hint().lower() > left as u64 {
         return Err(Unread::TooLarge);
     }
+    let mut held = budget.hold(0)?;
     let mut inflater = Inflater::new(coding, limit);
     while let Some(data) = next(body, pause).await? {
         left = left.checked_sub(data.len()).ok_or(Unread::TooLarge)?;
-        inflater.push(&data).await?;
+        // Little may become much: what has come out is counted before more goes in.
+        for part in data.chunks(PART) {
+            inflater.push(part).await?;
+            held.grow(inflater.len() - held.bytes())?;
+        }
     }
-    inflater.end()
+    let text = inflater.end()?;
+    held.grow(text.len() - held.bytes())?;
+    Ok(held.keep(text))
 }
 
 async fn next(body: &mut Incoming, pause: Duration) -> Result<Option<Bytes>, Unread> {

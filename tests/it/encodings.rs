@@ -5,9 +5,12 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use crate::fake::Fake;
 use crate::gateway::Setup;
+use crate::metrics::Metrics;
 
 fn gzip(text: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
@@ -144,4 +147,38 @@ async fn pages_of_allowed_origins_may_call_without_credentials_and_read_what_the
     }
     let quiet = gateway.http().post("/rpc", good).await;
     assert_eq!(quiet.header("access-control-allow-origin"), "", "nobody asked");
+}
+
+#[tokio::test]
+async fn what_a_compressed_body_holds_counts_while_it_comes() {
+    let up = Fake::plain().start().await;
+    let gateway = Setup::new()
+        .server("max_body = \"1MiB\"\nmax_bytes_in_flight = \"2MiB\"")
+        .plain("node", &up, "")
+        .rpc("\"*\" = \"node\"")
+        .start()
+        .await;
+    let long = "x".repeat(900 << 10);
+    let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"echo","params":["{long}"]}}"#);
+    let mut held = Vec::new();
+    for (coding, body) in [("gzip", gzip(text.as_bytes())), ("deflate", zlib(text.as_bytes()))] {
+        let head = format!(
+            "POST /rpc HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
+             content-encoding: {coding}\r\ncontent-length: {}\r\n\r\n",
+            gateway.addr(),
+            body.len()
+        );
+        let mut stream = TcpStream::connect(gateway.addr()).await.unwrap();
+        // All but the last byte.
+        let part = [head.as_bytes(), &body[..body.len() - 1]].concat();
+        stream.write_all(&part).await.unwrap();
+        held.push(stream);
+    }
+    let full = |m: &Metrics| m.value("trunkline_bytes_in_flight", &[]) > f64::from(1700 << 10);
+    gateway.until("both are counted", full).await;
+    let reply = gateway.http().post("/rpc", text).await;
+    assert_eq!((reply.status, reply.code()), (503, -31002), "{}", reply.text());
+    drop(held);
+    gateway.until("nothing is left", |m| m.value("trunkline_bytes_in_flight", &[]) == 0.0).await;
+    assert_eq!(up.requests().len(), 0);
 }
