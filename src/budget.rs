@@ -109,6 +109,16 @@ impl Held {
         Ok(())
     }
 
+    /// Room for what is there now, more or less than before, also beyond the limit: what comes next is refused then.
+    pub fn set(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.budget.add(bytes - self.bytes);
+        } else if bytes < self.bytes {
+            self.budget.sub(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+
     /// How many bytes it stands for.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -165,6 +175,10 @@ mod tests {
         let more = budget.admit(5);
         assert_eq!((budget.used(), budget.is_over()), (15, true));
         assert!(budget.hold(1).is_err());
+        held.set(3);
+        assert_eq!((held.bytes(), budget.used()), (3, 8));
+        held.set(20);
+        assert_eq!((budget.used(), budget.is_over()), (25, true));
         drop((held, more));
         assert_eq!(budget.used(), 0);
     }

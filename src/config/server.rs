@@ -90,7 +90,7 @@ pub struct ServerConfig {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
     pub header_timeout: Duration,
-    /// How long a client may pause while it sends a body.
+    /// How long a client may pause while it sends a body, or a message of a WebSocket.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
     pub body_timeout: Duration,

@@ -232,3 +232,26 @@ async fn a_client_that_leaves_while_it_may_ask_no_more_is_noticed() {
     }
     assert_eq!(node.count("echo"), 0);
 }
+
+#[tokio::test]
+async fn a_message_that_does_not_end_counts_and_is_not_waited_for_without_end() {
+    let limits = "max_body = \"1MiB\"\nmax_bytes_in_flight = \"2MiB\"\nbody_timeout = \"1s\"";
+    let (gateway, node) = serve(limits).await;
+    let text = vec![b'x'; 900 << 10];
+    let whole = frame(0x81, &text);
+    let mut in_frame = Raw::open(&gateway, "/rpc").await;
+    in_frame.write(&whole[..whole.len() - 1]).await;
+    let mut in_fragments = Raw::open(&gateway, "/rpc").await;
+    in_fragments.write(&frame(0x01, &text)).await;
+    let counted = |m: &Metrics| m.value("trunkline_bytes_in_flight", &[]) > f64::from(1700 << 10);
+    gateway.until("both are counted", counted).await;
+    // Pings are no progress.
+    in_fragments.write(&frame(0x89, b"")).await;
+    assert_eq!(in_fragments.frame().await, Some((0x8a, Vec::new())));
+    assert_eq!(in_frame.closed().await, 1008);
+    assert_eq!(in_fragments.closed().await, 1008);
+    drop((in_frame, in_fragments));
+    let none = |m: &Metrics| m.value("trunkline_bytes_in_flight", &[]) == 0.0;
+    gateway.until("nothing is left", none).await;
+    assert_eq!(node.requests().len(), 0);
+}

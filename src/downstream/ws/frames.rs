@@ -65,6 +65,11 @@ impl Frames {
         }
     }
 
+    /// How many bytes were read that belong to no whole message yet.
+    pub(super) fn held(&self) -> usize {
+        self.reader.held()
+    }
+
     /// Whether anything came since the last time.
     pub(super) fn was_heard(&mut self) -> bool {
         std::mem::take(&mut self.heard)

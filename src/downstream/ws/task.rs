@@ -16,6 +16,7 @@ use tokio::time::{Instant, Sleep};
 use super::super::body::Counted;
 use super::super::http::Connection;
 use super::frames::{Ended, Frames};
+use crate::budget::Held;
 use crate::config::ServerConfig;
 use crate::jsonrpc::Chunks;
 use crate::pipeline::{Inbound, Route, Socket, Work};
@@ -98,6 +99,8 @@ pub(super) async fn run(
         work: FuturesUnordered::new(),
         ahead: VecDeque::new(),
         ahead_bytes: 0,
+        held: inbound.snapshot.budget.admit(0),
+        unfinished: None,
         pong: None,
         heard: Instant::now(),
         asked: None,
@@ -160,6 +163,13 @@ struct Blocked {
     pending: usize,
 }
 
+/// A message that has begun and goes no further.
+struct Unfinished {
+    since: Instant,
+    /// What was there then.
+    held: usize,
+}
+
 struct Task<'a> {
     frames: Frames,
     socket: Socket,
@@ -171,6 +181,9 @@ struct Task<'a> {
     /// Messages that wait until they may be taken. What follows them is read, too, so that an end is seen.
     ahead: VecDeque<Bytes>,
     ahead_bytes: usize,
+    /// What was read and is not worked on counts, too.
+    held: Held,
+    unfinished: Option<Unfinished>,
     /// The payload of the ping that is to be answered.
     pong: Option<Bytes>,
     /// When something came last.
@@ -200,7 +213,9 @@ impl Task<'_> {
         loop {
             while let Poll::Ready(Some(())) = self.work.poll_next_unpin(cx) {}
             let reads = self.reads();
-            let more = match self.read(cx) {
+            let read = self.read(cx);
+            self.count();
+            let more = match read {
                 Ok(more) => more,
                 Err(end) => return Poll::Ready(end),
             };
@@ -241,6 +256,7 @@ impl Task<'_> {
                 && let Some(text) = self.ahead.pop_front()
             {
                 self.ahead_bytes -= text.len();
+                self.held.set(self.ahead_bytes);
                 begun |= self.take(text);
                 continue;
             }
@@ -248,7 +264,10 @@ impl Task<'_> {
                 Poll::Pending => return Ok(begun),
                 Poll::Ready(Ok(Received::Message(text))) => {
                     self.metrics.bytes_in.inc_by(text.len() as u64);
+                    self.unfinished = None;
                     if self.takes() {
+                        // From here on it is counted where it is.
+                        self.held.set(self.ahead_bytes);
                         begun |= self.take(text);
                     } else {
                         self.ahead_bytes += text.len();
@@ -269,6 +288,17 @@ impl Task<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Counts what was read and is not worked on, and notes since when a message goes no further.
+    fn count(&mut self) {
+        let held = self.frames.held();
+        self.held.set(held + self.ahead_bytes);
+        if held == 0 {
+            self.unfinished = None;
+        } else if self.unfinished.as_ref().is_none_or(|unfinished| unfinished.held != held) {
+            self.unfinished = Some(Unfinished { since: Instant::now(), held });
+        }
     }
 
     /// Has a message worked on; whether anything is left to be done for it.
@@ -367,10 +397,14 @@ impl Task<'_> {
             Some(asked) => asked + self.server.ws_ping_timeout,
             None => self.heard + self.server.ws_ping_interval,
         };
-        match &self.blocked {
-            Some(blocked) => silent.min(blocked.since + self.server.ws_write_timeout),
-            None => silent,
+        let mut due = silent;
+        if let Some(blocked) = &self.blocked {
+            due = due.min(blocked.since + self.server.ws_write_timeout);
         }
+        if let Some(unfinished) = &self.unfinished {
+            due = due.min(unfinished.since + self.server.body_timeout);
+        }
+        due
     }
 
     fn rung(&mut self, now: Instant) -> Option<End> {
@@ -387,7 +421,16 @@ impl Task<'_> {
             // Nobody listens to what it may have said.
             self.heard = now;
             self.asked = None;
+            if let Some(unfinished) = &mut self.unfinished {
+                unfinished.since = now;
+            }
             return None;
+        }
+        if let Some(unfinished) = &self.unfinished
+            && now >= unfinished.since + self.server.body_timeout
+        {
+            let reason = "a message that has begun does not go on";
+            return Some(End::Ours { code: CloseCode::Policy, reason, client: Client::Garbles });
         }
         match self.asked {
             Some(asked) if now >= asked + self.server.ws_ping_timeout => {

@@ -86,6 +86,11 @@ impl FrameReader {
         &mut self.buffer
     }
 
+    /// How many bytes are held that were not taken: of a message that has not ended, and of what stands behind it.
+    pub fn held(&self) -> usize {
+        self.buffer.len() + self.partial.as_ref().map_or(0, |partial| partial.bytes.len())
+    }
+
     /// Lets go of memory that nothing is in.
     pub fn rest(&mut self) {
         if self.buffer.is_empty() {
