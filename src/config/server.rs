@@ -94,8 +94,8 @@ pub struct ServerConfig {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
     pub body_timeout: Duration,
-    /// How long a client may read nothing of what waits for it; then its connection is closed. WebSockets have
-    /// `ws_write_timeout`.
+    /// How long a client may read nothing of what waits for it; then its connection is closed; on HTTP/2 the
+    /// stream that it does not read. WebSockets have `ws_write_timeout`.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::Span")]
     pub write_timeout: Duration,

@@ -11,6 +11,7 @@ mod inflate;
 mod intake;
 mod listener;
 mod multiplexed;
+mod paced;
 mod peek;
 mod watched;
 mod ws;

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::Limits;
 use super::http::{Connection, serve as serve_request};
+use super::paced::{Paced, Watch};
 use super::peek::Peeked;
 use super::watched::Watched;
 
@@ -51,6 +52,8 @@ struct Runner {
     requests: Arc<Requests>,
     tasks: TaskTracker,
     cut: CancellationToken,
+    /// How long a client may leave an answer.
+    write_timeout: Duration,
 }
 
 /// One more in a count while it lives.
@@ -69,14 +72,14 @@ where
     fn execute(&self, future: F) {
         self.requests.open.fetch_add(1, Ordering::Relaxed);
         let open = Open(Arc::clone(&self.requests));
-        let cut = self.cut.clone();
+        let (cut, mut watch) = (self.cut.clone(), Watch::new(self.write_timeout));
         self.tasks.spawn(async move {
             let _open = open;
             let (mut future, mut cut) = (pin!(future), pin!(cut.cancelled()));
             std::future::poll_fn(|cx| {
                 // Polled again, what still runs sees that it is cut off.
                 let _ = cut.as_mut().poll(cx);
-                future.as_mut().poll(cx)
+                watch.poll(future.as_mut(), cx)
             })
             .await;
         });
@@ -111,6 +114,7 @@ pub(super) async fn serve(
         requests: Arc::clone(&requests),
         tasks: connection.serving.connections.clone(),
         cut: connection.serving.cut.child_token(),
+        write_timeout: limits.write_timeout,
     };
     let (own, counted) = (Arc::clone(&connection), Arc::clone(&requests));
     let service = service_fn(move |request| {
@@ -119,7 +123,7 @@ pub(super) async fn serve(
             let mut asked = Asked { requests: &requests, answered: false };
             let answer = serve_request(&connection, request).await;
             asked.answered = true;
-            Ok::<_, Infallible>(answer)
+            Ok::<_, Infallible>(answer.map(Paced::new))
         }
     });
     let mut builder = http2::Builder::new(runner);

@@ -199,7 +199,8 @@ async fn c125_a_client_that_does_not_read_is_bounded_in_bytes_and_closed_with_th
 
 #[tokio::test]
 async fn a_client_that_leaves_while_it_may_ask_no_more_is_noticed() {
-    let settings = "ws_max_in_flight = 1\nws_ping_interval = \"300ms\"\nws_ping_timeout = \"500ms\"";
+    let settings =
+        "ws_max_in_flight = 1\nws_ping_interval = \"300ms\"\nws_ping_timeout = \"500ms\"";
     let (gateway, node) = serve(settings).await;
     let never = frame(0x81, br#"{"jsonrpc":"2.0","id":1,"method":"never"}"#);
     let waits = frame(0x81, echo(2).as_bytes());
@@ -214,8 +215,9 @@ async fn a_client_that_leaves_while_it_may_ask_no_more_is_noticed() {
         (4, Vec::new(), "is silent"),
     ] {
         let mut client = Raw::open(&gateway, "/rpc").await;
-        client.write(&[never.clone(), behind].concat()).await;
+        client.write(&never).await;
         node.until_count("never", count).await;
+        client.write(&behind).await;
         match how {
             "is gone" => drop(client),
             "closes" => {
