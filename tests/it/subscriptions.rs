@@ -127,6 +127,40 @@ async fn each_client_hears_its_own_under_ids_of_its_own_and_ends_only_its_own() 
 }
 
 #[tokio::test]
+async fn an_id_that_the_upstream_gives_anew_brings_its_next_client_nothing_of_the_one_before() {
+    let up = FakeWs::start().await;
+    let gateway = gateway(&up, KIND, "").await;
+    let mut one = Client::to(&gateway).await;
+    one.ask(1, "eth_subscribe", r#"["a"]"#).await;
+    let mut peer = up.accept().await;
+    let id = peer.asked("eth_subscribe").await;
+    peer.answer(id, "1").await;
+    let mut mine = one.json().await["result"].to_string();
+    // Once it is ended by its client, once by the gateway since its client is gone.
+    for goes in [false, true] {
+        let mut two = Client::to(&gateway).await;
+        two.ask(1, "eth_subscribe", r#"["b"]"#).await;
+        let asked = peer.asked("eth_subscribe").await;
+        if !goes {
+            one.ask(2, "eth_unsubscribe", &format!("[{mine}]")).await;
+        }
+        let before = std::mem::replace(&mut one, two);
+        let mut before = (!goes).then_some(before);
+        let (ending, ended) = peer.ended_one().await;
+        assert_eq!(ended, "1");
+        peer.tell("1", "\"of the one before\"").await;
+        peer.answer(ending, "true").await;
+        peer.answer(asked, "1").await;
+        peer.tell("1", "\"of the next\"").await;
+        mine = one.json().await["result"].to_string();
+        assert_eq!(one.heard().await, (mine.clone(), json!("of the next")));
+        if let Some(before) = &mut before {
+            assert_eq!(before.json().await, json!({"jsonrpc": "2.0", "id": 2, "result": true}));
+        }
+    }
+}
+
+#[tokio::test]
 async fn c112_after_a_lost_connection_the_client_goes_on_under_its_id_and_is_told_of_the_gap() {
     let up = FakeWs::start().await;
     let kind = format!("{KIND}, gap = \"eth_gap\"");

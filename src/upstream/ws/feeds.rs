@@ -1,6 +1,7 @@
 //! What an upstream is subscribed to over one place, and who hears of it: ids that it gave, notifications that come before
 //! their id is known, what is to be asked again on the next connection.
 
+mod order;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -9,12 +10,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
-use table::Table;
-pub(super) use table::{Full, Joined, Left, Order, Ticket};
+pub(super) use order::{Ending, FeedLeft, Order, Wish};
+use table::{First, Left, Table};
+pub(super) use table::{Full, Joined, Ticket};
 
-use super::super::CallError;
+use super::super::{CallError, OutCall};
 use crate::config::UpstreamName;
 use crate::jsonrpc::{Message, ParamsPath, Span};
 
@@ -69,19 +71,41 @@ impl Feeds {
         subscribed
     }
 
-    /// Takes a listener out; what is left to be done at the upstream is for the caller.
-    pub(super) fn leave(&self, ticket: Ticket) -> Left {
-        self.table.lock().leave(ticket)
+    /// Takes a listener out at its client's wish: `call`, in which the upstream's id is to stand at `id`. Where the upstream's
+    /// answer is told, if it was the last one; it is not told when the connection is lost.
+    pub(super) fn end(
+        &self,
+        ticket: Ticket,
+        mut call: OutCall,
+        id: Span,
+    ) -> Option<oneshot::Receiver<First>> {
+        let (answer, answered) = oneshot::channel();
+        self.leave(ticket, |ending| {
+            call.edits.push((id, ending.left.id.clone()));
+            ending.wish = Some(Wish { call: Box::new(call), answer });
+        })
+        .then_some(answered)
     }
 
     /// Takes a listener out. When it was the last one, the upstream is told in time.
     pub(super) fn give_up(&self, ticket: Ticket) {
+        self.leave(ticket, |_| {});
+    }
+
+    /// Takes a listener out; whether there is something to be done at the upstream, which is ordered.
+    fn leave(&self, ticket: Ticket, wish: impl FnOnce(&mut Ending)) -> bool {
         let mut table = self.table.lock();
-        if let Left::Last(kind, id) = table.leave(ticket) {
-            table.order(Order::End(kind, id));
-            drop(table);
-            self.ordered.notify_one();
-        }
+        let Left::Last(mut ending) = table.leave(ticket) else { return false };
+        wish(&mut ending);
+        table.order(ending);
+        drop(table);
+        self.ordered.notify_one();
+        true
+    }
+
+    /// The upstream has answered that a subscription ended. Told before anything that comes after that answer.
+    pub(super) fn over(&self, left: &FeedLeft) {
+        self.table.lock().over(left);
     }
 
     /// Gives a notification to whom it concerns; `false` when that is nobody.
@@ -116,10 +140,11 @@ impl Feeds {
         self.table.lock().failed(error, gone);
     }
 
-    /// What is to be done at the upstream, at most so much. Resolves when there is something. Cancel safe.
-    pub(super) async fn orders(&self, most: usize) -> Vec<Order> {
+    /// What is to be done at the upstream, at most so many asks and so many ends. Resolves when there is something. Cancel
+    /// safe.
+    pub(super) async fn orders(&self, asks: usize, ends: usize) -> Vec<Order> {
         loop {
-            let orders = self.table.lock().take_orders(most);
+            let orders = self.table.lock().take_orders(asks, ends);
             if !orders.is_empty() {
                 return orders;
             }

@@ -9,11 +9,10 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::pending::later;
 use super::super::{CallError, OutCall};
-use super::feeds::{FeedKind, Full, Joined, Left, Listener, Order, Ticket};
-use super::seat::{Seat, State};
-use super::wire::Wire;
+use super::feeds::{Ending, FeedKind, Full, Joined, Listener, Order, Ticket, Wish};
+use super::seat::Seat;
+use super::wire::{Wire, numbered};
 use crate::jsonrpc::{Message, Span};
 
 /// Orders of subscriptions that are carried out at once.
@@ -26,10 +25,10 @@ impl Seat {
     pub(super) async fn tend(&self, wire: &Wire) -> Infallible {
         let mut running = FuturesUnordered::new();
         loop {
-            let room = MOST_ORDERS.saturating_sub(running.len());
+            let room = MOST_ORDERS.saturating_sub(running.len()) / 2;
             tokio::select! {
                 Some(()) = running.next(), if !running.is_empty() => {}
-                orders = self.feeds.orders(room), if room > 0 => {
+                orders = self.feeds.orders(room, room), if room > 0 => {
                     running.extend(orders.into_iter().map(|order| self.carry_out(wire, order)));
                 }
             }
@@ -40,7 +39,7 @@ impl Seat {
         let limit = self.ctx.config.timeout;
         match order {
             Order::Ask(feed, request) => {
-                let mut asked = pin!(patiently(wire, &request));
+                let mut asked = pin!(patiently(|| wire.ask(&request)));
                 let answer = match timeout(limit, &mut asked).await {
                     Ok(answer) => answer,
                     Err(_) => {
@@ -50,14 +49,29 @@ impl Seat {
                 };
                 self.feeds.answered(feed, answer);
             }
-            Order::End(kind, id) => {
-                let params = [b"[", &id[..], b"]"].concat();
-                let request = Message::request(&kind.unsubscribe, Some(&params));
-                if let Ok(Err(error)) = timeout(limit, patiently(wire, &request)).await {
-                    let upstream = &self.ctx.name;
-                    tracing::debug!(%upstream, %error, "a subscription was not ended");
-                }
+            Order::End(ending) => self.end(wire, ending).await,
+        }
+    }
+
+    /// Has the upstream end a subscription. Its answer is waited for as long as the connection lasts.
+    async fn end(&self, wire: &Wire, ending: Ending) {
+        let Ending { left, wish } = ending;
+        let (call, client) = wish.map(|Wish { call, answer }| (call, answer)).unzip();
+        let params = [b"[", &left.id[..], b"]"].concat();
+        let request = Message::request(&left.kind.unsubscribe, Some(&params));
+        let text = |number| match &call {
+            Some(call) => call.plain_text(number),
+            None => numbered(&request, number),
+        };
+        let answer = patiently(|| wire.leave(&left, &text)).await;
+        match (client, answer) {
+            // It may have gone.
+            (Some(client), answer) => drop(client.send(answer)),
+            (None, Err(error)) => {
+                let upstream = &self.ctx.name;
+                tracing::debug!(%upstream, %error, "a subscription was not ended");
             }
+            (None, Ok(_)) => {}
         }
     }
 
@@ -94,9 +108,12 @@ impl Seat {
 }
 
 /// A request that nobody may lose for want of room in the queue.
-async fn patiently(wire: &Wire, request: &Message) -> Result<Message, CallError> {
+async fn patiently<F>(ask: impl Fn() -> F) -> Result<Message, CallError>
+where
+    F: Future<Output = Result<Message, CallError>>,
+{
     loop {
-        match wire.ask(request).await {
+        match ask().await {
             Err(CallError::Busy { .. }) => sleep(NO_ROOM).await,
             answer => return answer,
         }
@@ -118,16 +135,15 @@ impl Feed {
     ///
     /// # Errors
     /// As for a call.
-    pub async fn end(mut self, mut call: OutCall, id: Span) -> Result<Option<Message>, CallError> {
+    pub async fn end(mut self, call: OutCall, id: Span) -> Result<Option<Message>, CallError> {
         let Some(ticket) = self.ticket.take() else { return Ok(None) };
-        let Left::Last(_, upstreams) = self.seat.feeds.leave(ticket) else { return Ok(None) };
-        call.edits.push((id, upstreams));
-        let State::Up(wire) = self.seat.state() else { return Ok(None) };
-        let due = later(Instant::now(), call.timeout.min(call.max_timeout));
-        match wire.call(&call, due).await {
+        let limit = call.timeout.min(call.max_timeout);
+        let Some(answer) = self.seat.feeds.end(ticket, call, id) else { return Ok(None) };
+        match timeout(limit, answer).await {
             // It ended with its connection.
-            Err(CallError::Closed { .. }) => Ok(None),
-            answer => answer,
+            Ok(Ok(Err(CallError::Closed { .. })) | Err(_)) => Ok(None),
+            Ok(Ok(answer)) => answer.map(Some),
+            Err(_) => Err(self.seat.ctx.timeout(limit)),
         }
     }
 }

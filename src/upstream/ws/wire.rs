@@ -1,8 +1,10 @@
 //! One connection of plain JSON-RPC that all callers share: ids of its own, answers in any order.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, timeout_at};
@@ -11,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::super::duplex::salvage_id;
 use super::super::judge::{Dialect, judge};
 use super::super::link::{LinkContext, MAX_DEPTH};
-use super::super::pending::{Pending, Slot};
+use super::super::pending::{Pending, Reply, Slot};
 use super::super::{CallError, CallerId, Events, OutCall};
-use super::feeds::Feeds;
+use super::feeds::{FeedLeft, Feeds};
 use super::socket::{Outgoing, Source};
 use crate::jsonrpc::{
     Body, Chunks, ErrorObject, Id, Kind, Limits, Message, NullId, error_response, parse_answers,
@@ -38,6 +40,8 @@ pub(super) struct Wire {
     pending: Arc<Pending>,
     /// Whom notifications concern.
     feeds: Arc<Feeds>,
+    /// Subscriptions that are ended by the call of that id.
+    leaving: Mutex<HashMap<u64, FeedLeft>>,
     outgoing: mpsc::Sender<Outgoing>,
     ended: CancellationToken,
 }
@@ -48,7 +52,8 @@ impl Wire {
         let (outgoing, queue) = mpsc::channel(QUEUE);
         let (pending, ended) = (Arc::default(), CancellationToken::new());
         let feeds = Arc::clone(feeds);
-        (Arc::new(Self { ctx: ctx.clone(), pending, feeds, outgoing, ended }), Queue(queue))
+        let (ctx, leaving) = (ctx.clone(), Mutex::default());
+        (Arc::new(Self { ctx, pending, feeds, leaving, outgoing, ended }), Queue(queue))
     }
 
     /// Whether calls can be made.
@@ -76,11 +81,19 @@ impl Wire {
 
     /// A request of ours, which is waited for as long as the connection lasts.
     pub(super) async fn ask(&self, request: &Message) -> Result<Message, CallError> {
-        let text = |id| match request.id_span() {
-            Some(span) => request.edited(&[(span, Id::from_number(id).text().clone())]),
-            None => request.text().clone().into(),
-        };
+        let slot = self.begin(|id| numbered(request, id))?;
+        self.finish(slot).await
+    }
+
+    /// A request that ends a subscription, which is waited for as long as the connection lasts. With its answer the
+    /// subscription's id is free: the reader says so before it reads on.
+    pub(super) async fn leave(
+        &self,
+        left: &FeedLeft,
+        text: impl FnOnce(u64) -> Chunks,
+    ) -> Result<Message, CallError> {
         let slot = self.begin(text)?;
+        self.leaving.lock().insert(slot.id, left.clone());
         self.finish(slot).await
     }
 
@@ -131,17 +144,25 @@ impl Wire {
                 self.ctx.metrics.stray.inc();
                 tracing::debug!(upstream = %self.ctx.name, %rejected, "a text is no message");
                 if let Some(id) = salvage_id(&text) {
-                    self.pending.settle(id, Err(self.ctx.protocol(rejected.to_string())));
+                    self.settle(id, Err(self.ctx.protocol(rejected.to_string())));
                 }
             }
         }
+    }
+
+    /// Gives an answer to whom waits for it; `false` when that is nobody.
+    fn settle(&self, id: u64, answer: Reply) -> bool {
+        if let Some(left) = self.leaving.lock().remove(&id) {
+            self.feeds.over(&left);
+        }
+        self.pending.settle(id, answer)
     }
 
     fn take_message(&self, message: Message) {
         match message.kind() {
             Kind::Response => {
                 let id = message.id().and_then(|id| id.as_number());
-                if !id.is_some_and(|id| self.pending.settle(id, Ok(message))) {
+                if !id.is_some_and(|id| self.settle(id, Ok(message))) {
                     self.ctx.metrics.stray.inc();
                 }
             }
@@ -177,6 +198,14 @@ impl Wire {
             self.pending.settle(*id, Err(self.ctx.closed(false, why)));
         }
         self.pending.fail_all(why, || self.ctx.closed(true, why));
+    }
+}
+
+/// A request of ours with that id.
+pub(super) fn numbered(request: &Message, id: u64) -> Chunks {
+    match request.id_span() {
+        Some(span) => request.edited(&[(span, Id::from_number(id).text().clone())]),
+        None => request.text().clone().into(),
     }
 }
 

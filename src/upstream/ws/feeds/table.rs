@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use super::order::{Ending, FeedLeft, Order, Orders};
 use super::{FeedKind, Listener};
 use crate::config::UpstreamName;
 use crate::jsonrpc::{Answer, Message, ParamsPath, Span, compact};
@@ -41,22 +42,13 @@ pub(in crate::upstream::ws) struct Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::upstream::ws) struct Full;
 
-/// Something to be done at the upstream.
-#[derive(Debug)]
-pub(in crate::upstream::ws) enum Order {
-    /// Subscribe, and tell the answer.
-    Ask(u64, Message),
-    /// End the subscription of that id.
-    End(Arc<FeedKind>, Bytes),
-}
-
 /// What is left of a subscription without one of its listeners.
 #[derive(Debug)]
 pub(in crate::upstream::ws) enum Left {
     /// Others listen, or there is no connection that it is open on.
     Nothing,
-    /// It is to be ended at the upstream.
-    Last(Arc<FeedKind>, Bytes),
+    /// It is to be ended at the upstream, which is to be ordered.
+    Last(Ending),
 }
 
 /// Where a subscription is in its life.
@@ -112,13 +104,15 @@ pub(in crate::upstream::ws) struct Table {
     feeds: HashMap<u64, Feed>,
     /// By shape and id.
     open: HashMap<(usize, Bytes), u64>,
+    /// Left, and not known to have ended: an upstream may give an id anew as soon as it has.
+    ending: HashMap<(usize, Bytes), u64>,
     shared: HashMap<Bytes, u64>,
     shapes: Vec<Shape>,
     held: VecDeque<Held>,
     held_bytes: usize,
     /// How many are in [`Phase::Asking`].
     asking: usize,
-    orders: VecDeque<Order>,
+    orders: Orders,
     connected: bool,
 }
 
@@ -130,12 +124,13 @@ impl Table {
             last: 0,
             feeds: HashMap::new(),
             open: HashMap::new(),
+            ending: HashMap::new(),
             shared: HashMap::new(),
             shapes: Vec::new(),
             held: VecDeque::new(),
             held_bytes: 0,
             asking: 0,
-            orders: VecDeque::new(),
+            orders: Orders::default(),
             connected: false,
         }
     }
@@ -179,7 +174,7 @@ impl Table {
         shape: usize,
         (key, request): (Option<Bytes>, &Message),
     ) -> Result<u64, Full> {
-        if self.feeds.len() >= MAX_FEEDS || self.asking >= MAX_ASKING {
+        if self.feeds.len() + self.ending.len() >= MAX_FEEDS || self.asking >= MAX_ASKING {
             return Err(Full);
         }
         self.last += 1;
@@ -209,7 +204,7 @@ impl Table {
         let Some(feed) = self.feeds.get_mut(&number) else { return };
         feed.phase = Phase::Asking;
         self.asking += 1;
-        self.orders.push_back(Order::Ask(number, feed.request.clone()));
+        self.orders.asks.push_back((number, feed.request.clone()));
     }
 
     pub(super) fn leave(&mut self, ticket: Ticket) -> Left {
@@ -225,11 +220,10 @@ impl Table {
                 key.map(|key| self.shared.remove(&key));
                 Left::Nothing
             }
-            Phase::Open(id) => {
-                let kind = Arc::clone(&feed.kind);
-                self.remove(ticket.feed);
-                Left::Last(kind, id)
-            }
+            Phase::Open(id) => match self.remove(ticket.feed) {
+                Some(feed) => Left::Last(self.ending(ticket.feed, &feed, id)),
+                None => Left::Nothing,
+            },
             Phase::Lost => {
                 self.remove(ticket.feed);
                 Left::Nothing
@@ -237,12 +231,41 @@ impl Table {
         }
     }
 
-    pub(super) fn order(&mut self, order: Order) {
-        self.orders.push_back(order);
+    /// What was under that id has been left.
+    fn ending(&mut self, number: u64, feed: &Feed, id: Bytes) -> Ending {
+        let key = (feed.shape, id.clone());
+        self.forget(&key);
+        self.ending.insert(key, number);
+        let left = FeedLeft { feed: number, kind: Arc::clone(&feed.kind), id };
+        Ending { left, wish: None }
     }
 
-    pub(super) fn take_orders(&mut self, most: usize) -> Vec<Order> {
-        self.orders.drain(..most.min(self.orders.len())).collect()
+    /// The upstream has answered that a subscription ended; its id may be another's from now on, or is already.
+    pub(super) fn over(&mut self, left: &FeedLeft) {
+        let key = (self.shape(&left.kind), left.id.clone());
+        if self.ending.get(&key) == Some(&left.feed) {
+            self.ending.remove(&key);
+            self.forget(&key);
+        }
+    }
+
+    /// Drops what is kept under an id.
+    fn forget(&mut self, (shape, id): &(usize, Bytes)) {
+        self.held.retain(|held| held.shape != *shape || held.id != *id);
+        self.held_bytes = self.held.iter().map(|held| held.notification.text().len()).sum();
+    }
+
+    pub(super) fn order(&mut self, ending: Ending) {
+        self.orders.ends.push_back(ending);
+    }
+
+    /// At most so many of either sort.
+    pub(super) fn take_orders(&mut self, asks: usize, ends: usize) -> Vec<Order> {
+        let ends = ends.min(self.orders.ends.len());
+        let asks = asks.min(self.orders.asks.len());
+        let ends = self.orders.ends.drain(..ends).map(Order::End);
+        let asks = self.orders.asks.drain(..asks);
+        ends.chain(asks.map(|(feed, request)| Order::Ask(feed, request))).collect()
     }
 
     pub(super) fn notified(&mut self, notification: &Message) -> bool {
@@ -257,6 +280,9 @@ impl Table {
                     listener.notified(notification, span);
                 }
                 return true;
+            }
+            if self.ending.contains_key(&key) {
+                return false;
             }
             if self.asking > 0 {
                 let (shape, id) = key;
@@ -284,14 +310,16 @@ impl Table {
         self.asking -= 1;
         let result = answer.as_ref().is_ok_and(|answer| answer.answer() == Answer::Result);
         let id = answer.as_ref().ok().filter(|_| result).and_then(id_of);
+        let is_left = feed.listeners.is_empty();
         match (id.map(|id| (feed.shape, id)), answer) {
-            (Some((_, id)), Ok(_)) if feed.listeners.is_empty() => {
-                self.orders.push_back(Order::End(Arc::clone(&feed.kind), id));
-                self.remove(number);
-            }
             (Some(key), Ok(_)) if self.open.contains_key(&key) => {
                 let what = "it gave the id of another subscription; `share = true` may help";
                 self.ended(number, Err(self.protocol(what)));
+            }
+            (Some((_, id)), Ok(_)) if is_left => {
+                let Some(feed) = self.remove(number) else { return };
+                let ending = self.ending(number, &feed, id);
+                self.order(ending);
             }
             (Some(key), Ok(answer)) => self.opened(number, key, answer),
             (None, Ok(_)) if result => {
@@ -324,6 +352,8 @@ impl Table {
             .into_iter()
             .partition(|held| held.shape == key.0 && held.id == key.1);
         self.held = rest;
+        // The upstream gives it anew: what had it before has ended there.
+        self.ending.remove(&key);
         self.open.insert(key, number);
         for Held { notification, span, .. } in theirs {
             self.held_bytes -= notification.text().len();
@@ -365,6 +395,7 @@ impl Table {
     pub(super) fn lost(&mut self) {
         self.connected = false;
         self.open.clear();
+        self.ending.clear();
         self.orders.clear();
         self.held.clear();
         (self.held_bytes, self.asking) = (0, 0);
@@ -422,6 +453,7 @@ impl Table {
     pub(super) fn is_empty(&self) -> bool {
         self.feeds.is_empty()
             && self.open.is_empty()
+            && self.ending.is_empty()
             && self.shared.is_empty()
             && self.held.is_empty()
             && (self.held_bytes, self.asking) == (0, 0)

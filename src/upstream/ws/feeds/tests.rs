@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::table::{First, Joined, Left, Order, Table, Ticket};
-use super::{FeedKind, Listener};
+use super::table::{First, Joined, Left, Table, Ticket};
+use super::{Ending, FeedKind, Listener, Order};
 use crate::config::UpstreamName;
 use crate::jsonrpc::{Message, ParamsPath, Span};
 use crate::upstream::CallError;
@@ -83,10 +83,18 @@ fn join(table: &mut Table, share: bool, params: &str) -> (Ticket, Joined, Arc<Ea
 
 /// The subscriptions that the table wants asked for.
 fn asked(table: &mut Table) -> Vec<u64> {
-    let orders = table.take_orders(usize::MAX).into_iter();
+    let orders = table.take_orders(usize::MAX, usize::MAX).into_iter();
     orders
         .filter_map(|order| if let Order::Ask(feed, _) = order { Some(feed) } else { None })
         .collect()
+}
+
+/// The upstream ends that subscription, as the only thing that is ordered.
+fn end(table: &mut Table, right: &str) {
+    match &table.take_orders(9, 9)[..] {
+        [Order::End(ending)] if ending.left.id == right => table.over(&ending.left),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// What somebody who waits was told.
@@ -156,7 +164,7 @@ fn equal_subscriptions_are_one_where_that_is_wanted() {
     assert!(matches!(table.leave(a), Left::Nothing));
     table.notified(&news("1", 6));
     assert_eq!((first.heard().len(), third.heard()), (0, vec!["6".to_owned()]));
-    assert!(matches!(table.leave(c), Left::Last(_, id) if id == "1"));
+    assert!(matches!(table.leave(c), Left::Last(ending) if ending.left.id == "1"));
     assert!(matches!(table.leave(c), Left::Nothing), "nobody leaves twice");
 }
 
@@ -204,7 +212,9 @@ fn after_a_lost_connection_everything_is_asked_for_again_under_new_ids() {
     assert!(matches!(table.leave(left), Left::Nothing));
     assert!(!table.notified(&news("\"old\"", 1)));
     table.found();
-    let Some(Order::Ask(feed, request)) = table.take_orders(9).pop() else { panic!("not asked") };
+    let Some(Order::Ask(feed, request)) = table.take_orders(9, 9).pop() else {
+        panic!("not asked")
+    };
     assert_eq!(request.params().as_deref(), Some(&b"[\"x\"]"[..]));
     assert!(table.notified(&news("\"new\"", 2)));
     table.answered(feed, given("\"new\""));
@@ -248,13 +258,60 @@ fn an_answer_that_comes_when_nobody_waits_any_more_is_ended_at_the_upstream() {
     let next = asked(&mut table)[0];
     assert_ne!(feed, next, "nobody joins what is about to end");
     table.answered(feed, given("1"));
-    assert!(matches!(&table.take_orders(9)[..], [Order::End(_, id)] if id == "1"));
+    end(&mut table, "1");
     let error = CallError::Busy { upstream: UpstreamName::new("node").expect("a name") };
     table.late(next, &error);
     assert!(told(&mut late).is_err() && ear.heard().is_empty());
     table.answered(next, given("2"));
-    assert!(matches!(&table.take_orders(9)[..], [Order::End(_, id)] if id == "2"));
+    end(&mut table, "2");
     assert!(table.is_empty());
+}
+
+#[test]
+fn what_comes_under_an_id_that_is_being_ended_is_not_for_whom_gets_the_id_anew() {
+    let mut table = table();
+    let (ticket, _, first) = join(&mut table, false, "[]");
+    let feed = asked(&mut table)[0];
+    table.answered(feed, given("1"));
+    let (_, _, second) = join(&mut table, false, "[]");
+    let feed = asked(&mut table)[0];
+    let Left::Last(ending) = table.leave(ticket) else { panic!("it was the last") };
+    assert!(!table.notified(&news("1", 1)), "it was of the one that left");
+    table.order(ending);
+    end(&mut table, "1");
+    assert!(table.notified(&news("1", 2)));
+    table.answered(feed, given("1"));
+    assert_eq!((first.heard(), second.heard()), (Vec::new(), vec!["2".to_owned()]));
+}
+
+#[test]
+fn an_answer_to_an_end_does_not_touch_who_has_the_id_since() {
+    let mut table = table();
+    let (ticket, _, _) = join(&mut table, false, "[]");
+    let (_, _, ear) = join(&mut table, false, "[]");
+    let feeds = asked(&mut table);
+    table.answered(feeds[0], given("1"));
+    let Left::Last(ending) = table.leave(ticket) else { panic!("it was the last") };
+    // An upstream that answers in any order.
+    table.answered(feeds[1], given("1"));
+    table.order(ending);
+    end(&mut table, "1");
+    assert!(table.notified(&news("1", 1)));
+    assert_eq!(ear.heard(), ["1"]);
+}
+
+#[test]
+fn what_is_kept_of_one_whose_answer_nobody_waits_for_is_not_for_the_next() {
+    let mut table = table();
+    let (ticket, _, _) = join(&mut table, false, "[]");
+    let (_, _, ear) = join(&mut table, false, "[]");
+    let feeds = asked(&mut table);
+    assert!(table.notified(&news("1", 1)));
+    table.leave(ticket);
+    table.answered(feeds[0], given("1"));
+    end(&mut table, "1");
+    table.answered(feeds[1], given("1"));
+    assert!(ear.heard().is_empty());
 }
 
 /// Something that happens.
@@ -285,38 +342,48 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The other end: subscriptions by id, and answers on their way.
+/// The other end: subscriptions by id, and answers on their way. It gives the lowest id that is free.
 #[derive(Default)]
 struct Upstream {
-    last: u64,
     open: BTreeMap<u64, u8>,
     orders: VecDeque<Order>,
-    answers: VecDeque<(u64, u64)>,
+    answers: VecDeque<Reply>,
+}
+
+/// An answer on its way.
+enum Reply {
+    /// To the subscription of that number, with that id.
+    Given(u64, u64),
+    Ended(Ending),
 }
 
 impl Upstream {
     fn work(&mut self, table: &mut Table) {
-        self.orders.extend(table.take_orders(usize::MAX));
+        self.orders.extend(table.take_orders(usize::MAX, usize::MAX));
         match self.orders.pop_front() {
             Some(Order::Ask(feed, request)) => {
-                self.last += 1;
+                let free = (1..).find(|id| !self.open.contains_key(id)).expect("a free id");
                 let params: Value =
                     serde_json::from_slice(&request.params().expect("params")).expect("JSON");
                 let topic = params[0].as_u64().expect("a topic") as u8;
-                self.open.insert(self.last, topic);
-                self.answers.push_back((feed, self.last));
+                self.open.insert(free, topic);
+                self.answers.push_back(Reply::Given(feed, free));
             }
-            Some(Order::End(_, id)) => {
-                let id = std::str::from_utf8(&id).expect("UTF-8").parse().expect("a number");
+            Some(Order::End(ending)) => {
+                let id = std::str::from_utf8(&ending.left.id).expect("UTF-8");
+                let id = id.parse().expect("a number");
                 assert!(self.open.remove(&id).is_some(), "only what is open is ended, and once");
+                self.answers.push_back(Reply::Ended(ending));
             }
             None => {}
         }
     }
 
     fn answer(&mut self, table: &mut Table) {
-        if let Some((feed, id)) = self.answers.pop_front() {
-            table.answered(feed, given(&id.to_string()));
+        match self.answers.pop_front() {
+            Some(Reply::Given(feed, id)) => table.answered(feed, given(&id.to_string())),
+            Some(Reply::Ended(ending)) => table.over(&ending.left),
+            None => {}
         }
     }
 }
@@ -365,8 +432,8 @@ proptest! {
                 }
                 Step::Leave(which) if !clients.is_empty() => {
                     let client = clients.swap_remove(which % clients.len());
-                    if let Left::Last(kind, id) = table.leave(client.ticket) {
-                        table.order(Order::End(kind, id));
+                    if let Left::Last(ending) = table.leave(client.ticket) {
+                        table.order(ending);
                     }
                     client.ear.heard();
                     prop_assert!(client.ear.heard().is_empty());
@@ -380,7 +447,7 @@ proptest! {
                     for id in ids {
                         table.notified(&news(&id.to_string(), value));
                     }
-                    let unanswered: BTreeSet<u64> = upstream.answers.iter().map(|(_, id)| *id).collect();
+                    let unanswered: BTreeSet<u64> = upstream.answers.iter().filter_map(|reply| if let Reply::Given(_, id) = reply { Some(*id) } else { None }).collect();
                     let live = upstream.open.iter().filter(|(id, t)| **t == topic && !unanswered.contains(*id)).count();
                     for client in clients.iter_mut().filter(|client| client.topic == topic) {
                         if client.is_answered() && live > 0 && upstream.answers.is_empty() && upstream.orders.is_empty() {
@@ -418,8 +485,8 @@ proptest! {
         }
         for client in clients {
             prop_assert_eq!(client.ear.heard(), [json!(u64::from(client.topic) + 3_000_000).to_string()]);
-            if let Left::Last(kind, id) = table.leave(client.ticket) {
-                table.order(Order::End(kind, id));
+            if let Left::Last(ending) = table.leave(client.ticket) {
+                table.order(ending);
             }
         }
         for _ in 0..400 {

@@ -2,6 +2,7 @@
 
 mod mcp;
 mod plain;
+mod subscribing;
 mod upgrade;
 
 use std::sync::Arc;
