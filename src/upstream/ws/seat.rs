@@ -162,10 +162,11 @@ impl Seat {
         tracing::debug!(upstream = %self.ctx.name, "connected");
         self.state.send_replace(State::Up(Arc::clone(&wire)));
         let outside = (Patience::of(&self.ctx.config), &*self.ctx.metrics);
+        let stop = self.ctx.stop.child_token();
         let take = |text| wire.take(text);
         let Ended { end, unsent } = tokio::select! {
-            ended = socket::run(socket, &mut queue, take, outside, &self.ctx.stop) => ended,
-            never = self.tend(&wire) => match never {},
+            ended = socket::run(socket, &mut queue, take, outside, &stop) => ended,
+            never = self.tend(&wire, &stop) => match never {},
         };
         self.feeds.lost();
         if matches!(end, End::TooLarge) {

@@ -1,13 +1,15 @@
 //! Subscriptions over one place: made, joined, ended, and made again on the next connection.
 
 use std::convert::Infallible;
-use std::pin::pin;
+use std::future::pending;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::super::{CallError, OutCall};
 use super::feeds::{Ending, FeedKind, Full, Joined, Listener, Order, Ticket, Wish};
@@ -15,41 +17,59 @@ use super::seat::Seat;
 use super::wire::{Wire, numbered};
 use crate::jsonrpc::{Message, Span};
 
-/// Orders of subscriptions that are carried out at once.
+/// Orders of subscriptions of either sort that are carried out at once.
 const MOST_ORDERS: usize = 256;
+/// Orders that are not answered in time, but may be yet. A connection with more of them is of no use for subscriptions.
+const MOST_LATE: usize = 1024;
 /// How long one waits where there is no room in the queue.
 const NO_ROOM: Duration = Duration::from_millis(50);
 
+/// What is left of an order that is not answered in time: its answer.
+type Rest<'s> = Pin<Box<dyn Future<Output = ()> + Send + 's>>;
+
 impl Seat {
-    /// Does at the upstream what subscriptions come to, as long as the connection lasts.
-    pub(super) async fn tend(&self, wire: &Wire) -> Infallible {
-        let mut running = FuturesUnordered::new();
-        loop {
-            let room = MOST_ORDERS.saturating_sub(running.len()) / 2;
+    /// Does at the upstream what subscriptions come to, as long as the connection lasts; `end` ends it.
+    pub(super) async fn tend(&self, wire: &Wire, end: &CancellationToken) -> Infallible {
+        let (mut asks, mut ends) = (FuturesUnordered::new(), FuturesUnordered::new());
+        let mut late = FuturesUnordered::new();
+        while late.len() <= MOST_LATE {
+            let room = [asks.len(), ends.len()].map(|running| MOST_ORDERS.saturating_sub(running));
             tokio::select! {
-                Some(()) = running.next(), if !running.is_empty() => {}
-                orders = self.feeds.orders(room, room), if room > 0 => {
-                    running.extend(orders.into_iter().map(|order| self.carry_out(wire, order)));
+                Some(rest) = asks.next(), if !asks.is_empty() => late.extend(rest),
+                Some(rest) = ends.next(), if !ends.is_empty() => late.extend(rest),
+                Some(()) = late.next(), if !late.is_empty() => {}
+                orders = self.feeds.orders(room[0], room[1]) => {
+                    for order in orders {
+                        let running = if order.is_ask() { &asks } else { &ends };
+                        running.push(self.carry_out(wire, order));
+                    }
                 }
             }
         }
+        let upstream = &self.ctx.name;
+        tracing::warn!(%upstream, "it leaves {MOST_LATE} subscriptions unanswered; its connection is ended");
+        end.cancel();
+        pending().await
     }
 
-    async fn carry_out(&self, wire: &Wire, order: Order) {
+    /// Carries one out. What is left of it when it is not answered in time.
+    async fn carry_out<'s>(&'s self, wire: &'s Wire, order: Order) -> Option<Rest<'s>> {
         let limit = self.ctx.config.timeout;
         match order {
             Order::Ask(feed, request) => {
-                let mut asked = pin!(patiently(|| wire.ask(&request)));
-                let answer = match timeout(limit, &mut asked).await {
-                    Ok(answer) => answer,
-                    Err(_) => {
-                        self.feeds.late(feed, &self.ctx.timeout(limit));
-                        asked.await
-                    }
-                };
-                self.feeds.answered(feed, answer);
+                let mut asked: Rest<'s> = Box::pin(async move {
+                    let answer = patiently(|| wire.ask(&request)).await;
+                    self.feeds.answered(feed, answer);
+                });
+                timeout(limit, &mut asked).await.err()?;
+                self.feeds.late(feed, &self.ctx.timeout(limit));
+                Some(asked)
             }
-            Order::End(ending) => self.end(wire, ending).await,
+            Order::End(ending) => {
+                let mut ended: Rest<'s> = Box::pin(self.end(wire, ending));
+                timeout(limit, &mut ended).await.err()?;
+                Some(ended)
+            }
         }
     }
 

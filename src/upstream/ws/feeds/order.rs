@@ -20,6 +20,13 @@ pub(in crate::upstream::ws) enum Order {
     End(Ending),
 }
 
+impl Order {
+    /// Whether it subscribes.
+    pub(in crate::upstream::ws) fn is_ask(&self) -> bool {
+        matches!(self, Self::Ask(..))
+    }
+}
+
 /// A subscription that nobody listens to any more. Until the upstream has answered that it ended, what comes under its id
 /// is nobody's.
 #[derive(Clone, Debug)]

@@ -54,8 +54,10 @@ pub(in crate::upstream::ws) enum Left {
 /// Where a subscription is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The upstream is being asked. Leads to `Open`, to `Lost`, or to its end.
+    /// The upstream is being asked. Leads to `Open`, to `Late`, to `Lost`, or to its end.
     Asking,
+    /// The upstream is being asked for too long: its answer is waited for only to end what it made. Leads to its end.
+    Late,
     /// Under that id. Leads to `Lost`, or to its end.
     Open(Bytes),
     /// There is no connection. Leads to `Asking`, or to its end.
@@ -159,7 +161,7 @@ impl Table {
         Arc::make_mut(&mut feed.listeners).push((ticket.listener, listener));
         let joined = match (&feed.phase, &feed.answer) {
             (Phase::Open(_), Some(answer)) => Joined::Open(answer.clone()),
-            (Phase::Asking | Phase::Lost | Phase::Open(_), _) => {
+            (Phase::Asking | Phase::Late | Phase::Lost | Phase::Open(_), _) => {
                 let (first, waits) = oneshot::channel();
                 feed.waiting.push((ticket.listener, first));
                 Joined::Waits(waits)
@@ -214,7 +216,7 @@ impl Table {
             return Left::Nothing;
         }
         match feed.phase.clone() {
-            Phase::Asking => {
+            Phase::Asking | Phase::Late => {
                 // Its answer is waited for, to end it then; nobody joins it any more.
                 let key = feed.key.take();
                 key.map(|key| self.shared.remove(&key));
@@ -263,9 +265,28 @@ impl Table {
     pub(super) fn take_orders(&mut self, asks: usize, ends: usize) -> Vec<Order> {
         let ends = ends.min(self.orders.ends.len());
         let asks = asks.min(self.orders.asks.len());
-        let ends = self.orders.ends.drain(..ends).map(Order::End);
-        let asks = self.orders.asks.drain(..asks);
-        ends.chain(asks.map(|(feed, request)| Order::Ask(feed, request))).collect()
+        let mut orders: Vec<_> = self.orders.ends.drain(..ends).map(Order::End).collect();
+        let asks: Vec<_> = self.orders.asks.drain(..asks).collect();
+        for (number, request) in asks {
+            if self.feeds.get(&number).is_some_and(|feed| feed.listeners.is_empty()) {
+                // Its client has gone: the upstream need not hear of it.
+                self.remove(number);
+                self.less_asking();
+            } else {
+                orders.push(Order::Ask(number, request));
+            }
+        }
+        orders
+    }
+
+    /// One less is in [`Phase::Asking`].
+    fn less_asking(&mut self) {
+        self.asking -= 1;
+        if self.asking == 0 {
+            // Whatever they are of, it is nobody's.
+            self.held.clear();
+            self.held_bytes = 0;
+        }
     }
 
     pub(super) fn notified(&mut self, notification: &Message) -> bool {
@@ -304,10 +325,9 @@ impl Table {
     }
 
     pub(super) fn answered(&mut self, number: u64, answer: First) {
-        let Some(feed) = self.feeds.get(&number).filter(|feed| feed.phase == Phase::Asking) else {
-            return;
-        };
-        self.asking -= 1;
+        let asked = |feed: &&Feed| matches!(feed.phase, Phase::Asking | Phase::Late);
+        let Some(feed) = self.feeds.get(&number).filter(asked) else { return };
+        let is_late = feed.phase == Phase::Late;
         let result = answer.as_ref().is_ok_and(|answer| answer.answer() == Answer::Result);
         let id = answer.as_ref().ok().filter(|_| result).and_then(id_of);
         let is_left = feed.listeners.is_empty();
@@ -317,9 +337,10 @@ impl Table {
                 self.ended(number, Err(self.protocol(what)));
             }
             (Some((_, id)), Ok(_)) if is_left => {
-                let Some(feed) = self.remove(number) else { return };
-                let ending = self.ending(number, &feed, id);
-                self.order(ending);
+                if let Some(feed) = self.remove(number) {
+                    let ending = self.ending(number, &feed, id);
+                    self.order(ending);
+                }
             }
             (Some(key), Ok(answer)) => self.opened(number, key, answer),
             (None, Ok(_)) if result => {
@@ -328,10 +349,8 @@ impl Table {
             }
             (_, answer) => self.ended(number, answer),
         }
-        if self.asking == 0 {
-            // Whatever they are of, it is nobody's.
-            self.held.clear();
-            self.held_bytes = 0;
+        if !is_late {
+            self.less_asking();
         }
     }
 
@@ -381,6 +400,9 @@ impl Table {
 
     pub(super) fn late(&mut self, number: u64, error: &CallError) {
         let Some(feed) = self.feeds.get_mut(&number) else { return };
+        if feed.phase != Phase::Asking {
+            return;
+        }
         if let Some(key) = feed.key.take() {
             self.shared.remove(&key);
         }
@@ -389,7 +411,9 @@ impl Table {
             let _ = first.send(Err(error.again()));
         }
         let listeners = std::mem::take(&mut feed.listeners);
+        feed.phase = Phase::Late;
         listeners.iter().for_each(|(_, listener)| listener.ended(&error.to_string()));
+        self.less_asking();
     }
 
     pub(super) fn lost(&mut self) {

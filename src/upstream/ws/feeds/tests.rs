@@ -314,6 +314,26 @@ fn what_is_kept_of_one_whose_answer_nobody_waits_for_is_not_for_the_next() {
     assert!(ear.heard().is_empty());
 }
 
+#[test]
+fn what_the_upstream_does_not_answer_in_time_keeps_nobody_from_subscribing() {
+    let mut table = table();
+    let listener = || Arc::new(Ear::default()) as Arc<dyn Listener>;
+    let error = CallError::Busy { upstream: UpstreamName::new("node").expect("a name") };
+    for _ in 0..1024 {
+        let _ = join(&mut table, false, "[]");
+    }
+    assert!(table.subscribe(&kind(false), &request("[]"), listener()).is_err());
+    for feed in asked(&mut table) {
+        table.late(feed, &error);
+    }
+    // Nobody is asked for that it could be of.
+    assert!(!table.notified(&news("1", 1)));
+    let (ticket, _, _) = join(&mut table, false, "[]");
+    // Its client goes before the upstream was asked.
+    table.leave(ticket);
+    assert!(asked(&mut table).is_empty() && !table.notified(&news("1", 1)));
+}
+
 /// Something that happens.
 #[derive(Clone, Debug)]
 enum Step {

@@ -1,6 +1,7 @@
 //! Subscriptions over a connection that is slow, full, or never answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
@@ -58,5 +59,23 @@ async fn a_subscription_whose_end_finds_no_room_in_the_queue_is_ended_once_there
     peer.answer(request["id"].as_u64().unwrap(), "true").await;
     let answer = ended.await.unwrap().unwrap().expect("an answer");
     assert_eq!(answer.result().as_deref(), Some(&b"true"[..]));
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn requests_without_an_answer_stand_in_nobodys_way_and_too_many_end_the_connection() {
+    let stub = Stub::start().await;
+    let rig = Rig::with(&stub, |config| config.timeout = Duration::from_millis(50));
+    let unanswered: Vec<_> = (0..600).map(|_| rig.subscribe()).collect();
+    let mut peer = stub.accept().await;
+    for _ in 0..600 {
+        peer.asked("eth_subscribe").await;
+    }
+    for subscribing in unanswered {
+        let Err(CallError::Timeout { .. }) = subscribing.await.unwrap() else { panic!("answered") };
+    }
+    (0..600).for_each(|_| drop(rig.subscribe()));
+    assert_eq!(peer.closed().await, Some(1000));
+    let _next = stub.accept().await;
     rig.end().await;
 }
