@@ -589,4 +589,28 @@ fn subscriptions_that_cannot_work_are_refused() {
         "{over_http:#?}"
     );
     assert!(problems_of("max_subscriptions = 0")[0].contains("must be at least 1"));
+    let other = |methods: &str, more: &str| {
+        let other = format!(
+            "[[routes]]\npath = \"/y\"\nprotocol = \"jsonrpc\"\nmethods = {{ {methods} }}\n{more}"
+        );
+        problems_of(&other)
+    };
+    let stranger = other("\"eth_*\" = [\"c\", \"ws\"]", "");
+    for (problem, method) in stranger.iter().zip(["eth_s", "eth_u"]) {
+        let right = format!(
+            "route `/y` hands `{method}` to upstream `ws` as any call, where it would reach what clients of route `/x` subscribed to; \
+             name it in `subscriptions` of `/y`, or `deny = [\"{method}\"]` there"
+        );
+        assert!(problem.contains(&right), "{stranger:#?}");
+    }
+    assert_eq!(stranger.len(), 2);
+    for (methods, more) in [
+        ("\"eth_*\" = \"ws\"", "deny = [\"eth_[su]\"]"),
+        ("\"eth_*\" = \"ws\"", "allow = [\"eth_call\"]"),
+        ("eth_u = \"c\", eth_s = \"c\", \"eth_*\" = \"ws\"", ""),
+        ("\"*\" = \"ws\"", &*format!("subscriptions.eth_s = {good}")),
+    ] {
+        let found = other(methods, more);
+        assert!(found.is_empty(), "{methods} {more}: {found:#?}");
+    }
 }

@@ -27,6 +27,7 @@ impl Checks<'_> {
             }
         }
         self.paths(&routes, &list);
+        self.strangers(&routes, &list);
         self.unused();
     }
 
