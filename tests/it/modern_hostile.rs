@@ -17,13 +17,21 @@ async fn requests_without_a_session_share_what_is_kept_apart_for_sessions() {
     let client = Modern::new(gateway.http(), json!({}));
     client.list("tools/list", "tools").await;
     client.call("echo", json!({})).await.result();
-    let (opened, listed) = (up.count("initialize"), up.count("tools/list"));
-    for _ in 0..10 {
-        assert_eq!(client.list("tools/list", "tools").await.len(), 1);
-        client.call("echo", json!({})).await.result();
+    let counts = || (up.count("initialize"), up.count("tools/list"));
+    let mut before = counts();
+    // What the gateway asks for itself when it starts may still come, once.
+    for _ in 0..3 {
+        for _ in 0..10 {
+            assert_eq!(client.list("tools/list", "tools").await.len(), 1);
+            client.call("echo", json!({})).await.result();
+        }
+        let now = counts();
+        if now == before {
+            return;
+        }
+        before = now;
     }
-    let now = (up.count("initialize"), up.count("tools/list"));
-    assert_eq!(now, (opened, listed), "each request costs its own");
+    panic!("each request costs its own");
 }
 
 const JSON: (&str, &str) = ("content-type", "application/json");
