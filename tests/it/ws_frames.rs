@@ -192,6 +192,8 @@ async fn c125_a_client_that_does_not_read_is_bounded_in_bytes_and_closed_with_th
         .await;
     let grown = gateway.memory().saturating_sub(before);
     assert!(grown < 160 << 20, "{} MiB for one client", grown >> 20);
+    // Read from before, it would be a client that does read.
+    gateway.until_log("it is given up", |log| log.count("client is disconnected") == 1).await;
     assert_eq!(ws.closed().await.0, 1013);
     drop(other);
     gateway.until("both are gone", |m| m.value("trunkline_streams", &[]) == 0.0).await;

@@ -456,6 +456,9 @@ impl Task<'_> {
             End::ByClient(code) => (code.unwrap_or(CloseCode::Status), "", None),
             End::Ours { code, reason, client } => (code, reason, Some(client)),
         };
+        if code == CloseCode::Again {
+            tracing::info!(reason, "a WebSocket client is disconnected");
+        }
         // Refusals that nobody waited for go before it.
         if client.is_some() && code != CloseCode::Again {
             let mut ready = Context::from_waker(std::task::Waker::noop());
