@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
@@ -18,7 +19,7 @@ use super::message::{
     INTERNAL_ERROR, INVALID_REQUEST, Id, Incoming, NoId, Piece, Request, RpcError, print_error,
     print_result,
 };
-use super::outbox::{Outbox, Standing};
+use super::outbox::{Outbox, Outgoing, Standing};
 use super::question::Question;
 use super::resume::Broken;
 use super::revision::Revision;
@@ -37,6 +38,26 @@ pub(super) enum Reply {
     Now(String),
     /// The answer comes when this is run to its end; `None` if the call was cancelled.
     Later(Pin<Box<dyn Future<Output = Option<String>> + Send>>),
+}
+
+impl Reply {
+    /// Puts the answer into the client's queue; one that takes long is a task of its own.
+    pub(super) async fn deliver(self, queue: &mpsc::Sender<Outgoing>, calls: &mut JoinSet<()>) {
+        match self {
+            Self::Nothing => {}
+            Self::Now(text) => {
+                let _ = queue.send(Outgoing::Answer(text)).await;
+            }
+            Self::Later(answer) => {
+                let queue = queue.clone();
+                calls.spawn(async move {
+                    if let Some(text) = answer.await {
+                        let _ = queue.send(Outgoing::Answer(text)).await;
+                    }
+                });
+            }
+        }
+    }
 }
 
 /// What `initialize` settled.

@@ -107,20 +107,7 @@ async fn take(
         Err(why) if why.code == PARSE_ERROR => Reply::Nothing,
         Err(why) => Reply::Now(print_error(None, client.no_id(), &why)),
     };
-    match reply {
-        Reply::Nothing => {}
-        Reply::Now(text) => {
-            let _ = queue.send(Outgoing::Answer(text)).await;
-        }
-        Reply::Later(answer) => {
-            let queue = queue.clone();
-            calls.spawn(async move {
-                if let Some(text) = answer.await {
-                    let _ = queue.send(Outgoing::Answer(text)).await;
-                }
-            });
-        }
-    }
+    reply.deliver(queue, calls).await;
 }
 
 /// Writes what comes, several messages at once where several wait.

@@ -176,20 +176,7 @@ async fn mcp(site: &Site, sink: Sink, mut stream: SplitStream<WebSocketStream<Tc
                 Ok(piece) => client.take(piece, &Outbox::into(queue.clone())),
                 Err(why) => Reply::Now(print_error(None, client.no_id(), &why)),
             };
-            match reply {
-                Reply::Nothing => {}
-                Reply::Now(text) => {
-                    let _ = queue.send(Outgoing::Answer(text)).await;
-                }
-                Reply::Later(answer) => {
-                    let queue = queue.clone();
-                    calls.spawn(async move {
-                        if let Some(text) = answer.await {
-                            let _ = queue.send(Outgoing::Answer(text)).await;
-                        }
-                    });
-                }
-            }
+            reply.deliver(&queue, &mut calls).await;
         }
     };
     tokio::select! {
